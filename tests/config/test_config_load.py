@@ -176,6 +176,8 @@ def test_errors_inside_a_misspelt_section_are_found_too(write: Write, refused: R
         ("trainning: {epochs: 2, lr: 0.001}\n", "training: {epochs: 2, lr: 0.001}"),
         ("trainning:\n  epochs: 2\n  lr: 0.001\n", "rename trainning to training"),
         ("training: {seed: 3}\ntrainning: {epochs: 2, lr: 0.001}\n", "training.epochs: 2\ntraining.lr: 0.001"),
+        ("training: {lr: 3e-4}\ntrainning: {epochs: 2, lr: 0.001}\n", "training.epochs: 2"),
+        ("training: {lr: 3e-4}\ntrainning:\n", "delete trainning"),
     ],
 )  # fmt: skip
 def test_a_misspelt_section_costs_none_of_what_is_in_it(write: Write, refused: Refused, written: str, fix: str) -> None:

@@ -512,4 +512,4 @@ def test_a_bad_file_is_looked_at_before_the_run_goes_on(course: Any, write_run: 
     (cause,) = [cause for cause in diagnose(gather(place)).causes if cause.code == code]
     line, _, then = cause.fix.partition("   # ")
     assert line == f"xectool check-data /data/b.root --config {place / 'config.yaml'} --deep"
-    assert then.startswith("copy it again or leave it out, then: xectool train ")
+    assert then.startswith("copy it again, then: xectool train ")

@@ -58,6 +58,8 @@ def unknown_key(key: str, document: Document, kind: str) -> Finding:
     nearest = nearest_key(key, kind)
     if nearest is not None:
         plain = not isinstance(value, dict)
+        if plain and keys_of(kind)[nearest].is_section:  # nothing, or no section, would empty the right one
+            return config_finding("CFG-01", f"unknown key {key}, did you mean {nearest}?", origin, key, f"delete {key}")
         fix = f"{nearest}: {inline_yaml(value)}" if plain else _renamed(key, nearest, document)
         return config_finding("CFG-01", f"unknown key {key}, did you mean {nearest}?", origin, key, fix)
     return config_finding("CFG-01", f"unknown key {key}", origin, key, f"delete {key}{_known_beside(key, kind)}")
@@ -69,7 +71,10 @@ def _renamed(key: str, meant: str, document: Document) -> str:
     own = document.origin(key)
     if document.has(tuple(meant.split("."))):
         inner = dotted_values(document.get(path), f"{meant}.")
-        return "\n".join(f"{name}: {inline_yaml(value)}" for name, value in inner.items()) or f"delete {key}"
+        lacking = {
+            name: value for name, value in inner.items() if own == SET or not document.has(tuple(name.split(".")))
+        }
+        return "\n".join(f"{name}: {inline_yaml(value)}" for name, value in lacking.items()) or f"delete {key}"
     if any(place != own for inner, place in document.origins.items() if inner[: len(path)] == path):
         return f"rename {key} to {meant}" if key.rpartition(".")[0] == parent else f"move {key} to {meant}, whole"
     value = inline_yaml(document.get(path))

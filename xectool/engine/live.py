@@ -21,6 +21,7 @@ from xectool.runlog.records import EventRecord, is_routine
 
 SHOWN_STEPS: Final = 200
 SURELY_FACTOR: Final = 0.03  # as large as no learning rate usually is
+MOST_RISE: Final = 10.0  # of a rate that is meant to be one
 QUIET_KINDS: Final = frozenset({"checkpoint", "resume"})
 
 
@@ -82,13 +83,19 @@ def refuse_rate(run_dir: Path | str, rate: float) -> NoReturn:
     directory = Path(run_dir).expanduser()
     _socket(directory)
     now, allowed = watch(directory).lr, ACTIONS["lr"]
-    meant = [rate, rate / now if now > 0 else math.nan]
-    meant = [float(f"{factor:.6g}") for factor in (meant if rate >= SURELY_FACTOR else reversed(meant))]
-    factors = [factor for factor in dict.fromkeys(meant) if allowed.low <= factor <= allowed.high] or [0.1]
+    wanted = rate / now if now > 0 else math.nan
+    is_rate = rate < SURELY_FACTOR and wanted < MOST_RISE
+    meant = [float(f"{factor:.6g}") for factor in ((wanted, rate) if is_rate else (rate, wanted))]
+    factors = [factor for factor in dict.fromkeys(meant) if allowed.low <= factor <= allowed.high]
     line = f"xectool ctl {in_shell(directory)} lr"
-    known = f"; it is {now:.4g} now" if now > 0 else ""
-    first, *others = (f"--scale {factor:g}{_leading_to(now * factor)}" for factor in factors)
-    problem = f"lr takes a factor of the rate, as --scale, and {rate:g} does not say whether it is one{known}"
+    known = f"; the rate is {now:.4g} now" if now > 0 else ""
+    first, *others = (f"--scale {factor:g}{_leading_to(now * factor)}" for factor in factors or [0.1])
+    doubt = (
+        f"{rate:g} does not say whether it is one"
+        if factors
+        else f"{rate:g} is beyond {allowed.low:g} to {allowed.high:g}"
+    )
+    problem = f"lr takes a factor of the rate, as --scale, and {doubt}{known}"
     raise UsageError(problem, where=line, fix="; ".join((f"{line} {first}", *others)))
 
 

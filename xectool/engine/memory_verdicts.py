@@ -133,7 +133,7 @@ def verdicts(result: MemoryEstimate) -> tuple[Finding, ...]:
     if not result.fits_disk:
         needed = sum(found.disk.values())
         problem = f"the run needs {needed / 1e9:.4g} GB of disk, {result.free_bytes / 1e9:.4g} GB free{here}"
-        there = f"--set checkpoint.save_dir=PATH   # where {needed / 1e9:.4g} GB are free there"
+        there = f"--set checkpoint.save_dir=PATH   # where {needed / 1e9:.4g} GB are free"
         cure = there if result.elsewhere else other_save_dir(Path(result.config.checkpoint.save_dir), needed)
         errors.append(Finding("CFG-53", of_machine, problem, "checkpoint.save_dir", fix=cure))
     notes = [Finding("XT-MEM-LOADER", Severity.INFO, "host memory of the loader", "data.chunksize", found.lines[:2])]

@@ -211,7 +211,7 @@ def _failure_fix(evidence: Evidence, code: str, following: str) -> str:
 def _look_at_file(evidence: Evidence, failure: EventRecord) -> str:
     """Return the look at the file that ended the run; going on before it is copied again ends the same way."""
     found, again = _BAD_FILE.search(failure.message), fixes.resume(evidence)
-    then = f"   # copy it again or leave it out, then: {again}"
+    then = f"   # copy it again, then: {again}"
     if found is None:
         return fixes.check_named_files(evidence, "train") + then
     named = [*train_files(evidence.manifest), *train_files(evidence.manifest, "val")]

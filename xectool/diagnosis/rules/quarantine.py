@@ -59,7 +59,7 @@ class Quarantine(DiagnosisRule):
             fix=_look_at(evidence, code, files),
             severity=Severity.WARNING,
             step=events[0].step,
-            symptom=f"{LEFT_OUT}{events[0].step}",
+            symptom=f"{LEFT_OUT}{events[0].step} {code}",
         )
 
 
