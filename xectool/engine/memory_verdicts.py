@@ -12,7 +12,7 @@ from xectool.config.root import RunConfig
 from xectool.config.save_places import other_save_dir
 from xectool.findings import Finding, Severity
 from xectool.training.memory_estimate.calibration import Calibration
-from xectool.training.memory_estimate.device import PLANNED, USABLE
+from xectool.training.memory_estimate.device import USABLE
 from xectool.training.memory_estimate.estimate import Estimate
 from xectool.training.memory_estimate.host import CACHE_TERM, HOST_SHARE
 
@@ -150,7 +150,7 @@ def _device_fix(found: Estimate) -> str:
         return "xectool estimate-memory CONFIG"
     if cure.fits:
         return _line(cure.settings)
-    least = cure.needed_bytes / PLANNED / 1e9
+    least = cure.needed_bytes / USABLE / 1e9
     return f"a GPU with {least * 1.005:.3g} GB, the least that this network needs: {_line(cure.settings)}"
 
 

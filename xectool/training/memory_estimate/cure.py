@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from xectool.config.root import RunConfig
+from xectool.training.memory_estimate.device import USABLE
 from xectool.training.memory_estimate.host import (
     COMPILE_TERM,
     HOST_SHARE,
@@ -80,8 +81,11 @@ class Cures:
             bytes_ = device.needed(self._recording(settings))
             return Need(_lines(settings), bytes_, bytes_ <= device.planned_bytes)
 
-        fitting = not device.is_gpu or device.fits(self._recording({}))
-        return None if fitting else self._smallest_change(need)
+        if not device.is_gpu or device.fits(self._recording({})):
+            return None
+        found = self._smallest_change(need)
+        at_its_limit = found is not None and found.needed_bytes <= USABLE * device.total_bytes
+        return replace(found, fits=True) if found is not None and at_its_limit else found
 
     def of_host(self) -> Need | None:
         """Return the same for the memory of the host, which on the CPU holds the step too."""
