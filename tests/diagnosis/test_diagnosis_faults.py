@@ -1998,3 +1998,22 @@ def test_a_channel_that_no_sensor_shows_is_not_trained(
     causes = record(run).causes
     assert [cause.code for cause in causes] == ["XT-UNTRAINED-HEAD"] * bool(fix)
     assert not fix or fix in causes[0].fix
+
+
+@pytest.mark.parametrize(("file", "validated"), [("v.root", True), ("a.root", False)])
+def test_validation_files_in_another_unit_are_not_what_is_learned(
+    write_run: Any, course: Any, file: str, validated: bool
+) -> None:
+    """Training in GeV beside validation in MeV was said to predict MeV, and the training file to be at fault."""
+    run = course(steps=40, config={"data": {"train_path": "a.root", "val_path": "v.root"}})
+    run.event(1, "baseline", terms={}, target_std={"energy": 0.013}, target_unit={"energy": f"MeV in {file}:tree"})
+    place = write_run(run)
+    manifest = json.loads((place / "manifest.json").read_text())
+    roles = {"train": "a.root", "val": "v.root"}
+    manifest["attempts"][-1]["data_files"] = [
+        {"path": path, "tree": "tree", "role": role} for role, path in roles.items()
+    ]
+    (place / "manifest.json").write_text(json.dumps(manifest))
+    (found,) = (cause for cause in diagnose(gather(place)).causes if cause.code == "XT-TARGET-SCALE")
+    assert ("is in that other unit, too" in found.problem) != validated
+    assert f"check-data {file}" in found.fix

@@ -79,6 +79,7 @@ class TargetScale(DiagnosisRule):
         baseline = evidence.last("baseline")
         spreads = (baseline.data.get("target_std") if baseline else None) or {}
         yield from self._in_another_unit(evidence, baseline.data if baseline else {})
+        yield from self._validated_in_another_unit(evidence, baseline.data if baseline else {})
         marks = _marks(baseline.data if baseline else {}, _num_train(evidence))
         shares = _far_shares(baseline.data if baseline else {}, _num_train(evidence))
         yield from self._in_two_units(evidence, {task: share for task, share in shares.items() if task not in marks})
@@ -117,7 +118,8 @@ class TargetScale(DiagnosisRule):
             if 0 < _count(told) <= max(1.0, MOST_FAR * _num_train(evidence)):
                 found.pop(task, None)  # a single event, or a few of very many, make that spread
         for task, unit in (known.get("target_unit") or {}).items():
-            found.setdefault(task, f"{task}: the truth seems to be in {unit}, not in {UNITS.get(task, '1')}")
+            if not _only_validated(evidence, unit):
+                found.setdefault(task, f"{task}: the truth seems to be in {unit}, not in {UNITS.get(task, '1')}")
         for task in _marks(known, _num_train(evidence)):
             found.pop(task, None)
         for event in evidence.of("truth_elsewhere"):
@@ -130,6 +132,26 @@ class TargetScale(DiagnosisRule):
                 problem="; ".join(found.values()) + ": what is predicted is in that other unit, too",
                 evidence=tuple(f"{task}: spread {spreads.get(task, math.nan):.3g}" for task in found),
                 fix=fixes.check_named_files(evidence, "train"),
+                severity=Severity.WARNING,
+                step=1,
+                symptom="target unit",
+            )
+
+    def _validated_in_another_unit(self, evidence: Evidence, known: Mapping[str, Any]) -> Iterator[Cause]:
+        """Yield the truths that are in another unit in validation alone: the network learns the right one."""
+        units = {
+            task: f"{task}: the truth seems to be in {unit}, not in {UNITS.get(task, '1')}"
+            for task, unit in (known.get("target_unit") or {}).items()
+            if _only_validated(evidence, unit)
+        }
+        if units:
+            yield Cause(
+                code=self.code,
+                confidence=0.9,
+                problem="; ".join(units.values())
+                + ": that of the training files is in its unit, and so are predictions",
+                evidence=("val/loss, the best epoch and the metrics compare numbers of two units",),
+                fix=fixes.check_named_files(evidence, "val"),
                 severity=Severity.WARNING,
                 step=1,
                 symptom="target unit",
@@ -245,6 +267,13 @@ def _marks(known: Mapping[str, Any], num_train: float) -> dict[str, Any]:
         if number(told.get("same")) >= max(FEWEST_MARKS, ALIKE * count) and not count > num_train / 2 and not is_line:
             found[task] = told
     return found
+
+
+def _only_validated(evidence: Evidence, told: str) -> bool:
+    """Return whether a unit was seen in files that are validated with and not trained on."""
+    place = str(told).partition(" in ")[2].rpartition("first ")[2]
+    own, other = train_files(evidence.manifest), train_files(evidence.manifest, "val")
+    return bool(place) and place in other and place not in own
 
 
 def _num_train(evidence: Evidence) -> float:
