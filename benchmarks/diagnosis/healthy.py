@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 from xectool.checkpoint import store
 from xectool.config.tasks import TRUTH_BRANCHES
+from xectool.detector.constants import DEAD_VALUE
 
 from benchmarks.diagnosis import hooks
 from benchmarks.diagnosis.catalogue import fault
@@ -145,7 +145,7 @@ def partial(lab: Lab) -> None:
 
     def change(rows: Any, index: int) -> None:
         column = rows[TRUTH_BRANCHES[lab.choose(lab.tasks)]]
-        column[lab.rng.random(len(column)) < 0.33] = lab.choose([math.nan, 1e10])
+        column[lab.rng.random(len(column)) < 0.33] = DEAD_VALUE
 
     rewritten(lab, change)
     lab.train()

@@ -113,6 +113,13 @@ def sensor(lab: Lab) -> None:
     lab.train()
 
 
+@fault("NaN or Inf in a truth, masks on", "not finite", "XT-NAN-DATA", bisect=True)
+def masked_truth(lab: Lab) -> None:
+    lab.configure(steps=40)
+    corrupt(lab, TRUTH_BRANCHES[lab.choose(lab.tasks)], NOT_NUMBERS, events=3)
+    lab.train()
+
+
 @fault("NaN or Inf in npho, masks off", "not finite", "XT-NAN-DATA", bisect=True)
 def reading(lab: Lab) -> None:
     lab.configure(steps=40, guards=guards(lab))

@@ -534,7 +534,7 @@ def test_16_truth_that_is_no_number_constant_or_impossible(look: Any, load: Any,
     few = rows["timeTruth"].copy()
     for row, severity in ((20, "warning"), (25, "error")):  # five of 120 are no single damage
         rows["timeTruth"][[row, row + 1]] = np.inf, np.nan
-        one("DAT-16", look(rows), severity, "NaN or infinite in", "takes it as unknown")
+        one("DAT-16", look(rows), severity, "NaN or infinite in", "leaves the events out")
     rows["timeTruth"][:] = few
     rows["timeTruth"][17] = 0
     rows["uvwTruth"][3, 2] = 400.0

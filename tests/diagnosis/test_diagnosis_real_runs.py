@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import uproot
 import yaml
 from xectool import engine
 from xectool.checkpoint import store
@@ -21,6 +23,8 @@ from xectool.diagnosis.cause import Diagnosis
 from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.ranking import diagnose
 from xectool.errors import XecError
+from xectool.findings import Severity
+from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
 from xectool.training.stepping.step import Stepper
 
@@ -122,6 +126,27 @@ def test_a_weight_that_becomes_nan(train: Train, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Stepper, "run", poisoned)
     assert first(train()) == "XT-NAN-WEIGHTS"
+
+
+@pytest.mark.parametrize("lr", [1e-3, 5.0])
+def test_truths_that_are_no_numbers_are_named_and_are_the_root_of_nothing(
+    train: Train, events: Path, tmp_path: Path, lr: float
+) -> None:
+    """Such a run was called healthy, although its start had warned of them (DAT-16)."""
+    with uproot.open(events / "train.root") as file:
+        rows = {name: values.copy() for name, values in file["tree"].arrays(library="np").items()}
+    rows["uvwTruth"][11, 1], rows["energyTruth"][[7, 19]] = math.nan, math.nan
+    with TreeWriter(tmp_path / "t.root", {name: (v.dtype.str[1:], v.shape[1:]) for name, v in rows.items()}) as writer:
+        writer.extend(rows)
+    found = look(train(data={"train_path": str(tmp_path / "t.root")}, training={"epochs": 4, "lr": lr}))
+    codes = [cause.code for cause in found.causes if cause.severity is not Severity.INFO]
+    assert codes[0] == "XT-NAN-DATA" if lr < 1 else codes[0] != "XT-NAN-DATA"
+    (cause,) = (cause for cause in found.causes if cause.code == "XT-NAN-DATA")
+    assert "task energy is NaN or infinite in 2 of 40 events" in cause.problem
+    assert "task uvwFI is NaN or infinite in 1 of 40 events" in cause.problem
+    assert f"energy: first in entry 7 of {tmp_path}/t.root:tree" in cause.evidence
+    assert f"uvwFI: first in entry 11 of {tmp_path}/t.root:tree" in cause.evidence
+    assert not [other for other in found.causes if other.follows == "XT-NAN-DATA"]
 
 
 @pytest.mark.parametrize(

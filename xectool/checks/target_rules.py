@@ -22,6 +22,7 @@ from xectool.detector.truth_ranges import (
     are_few,
     other_unit,
     told_never_filled,
+    told_no_number,
     typical_size,
 )
 from xectool.errors import counted
@@ -82,10 +83,8 @@ class TruthIsSound(Rule[DataFacts]):
             total = scan.known + scan.unknown + scan.nonfinite
             if scan.nonfinite:
                 shown = tuple(f"{event_place(cell, scan.branch)} [{cell.sensor}]: {cell.value}" for cell in scan.first)
-                problem = (
-                    f"the truth of task {task} is NaN or infinite in {scan.nonfinite} of {counted(total, 'event')}; "
-                    "training warns, takes it as unknown and leaves the events out of the task's loss"
-                )
+                told = told_no_number(task, scan.nonfinite, total)
+                problem = f"{told}; training warns, and leaves the events out of the task's loss"
                 place = event_place(scan.first[0], scan.branch)
                 fix = nonfinite_truth_fix(*_place(facts, scan.first[0].path), scan.branch)
                 severity = Severity.WARNING if are_few(scan.nonfinite, total) else Severity.ERROR

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xectool.detector import constants as c
+from xectool.errors import counted
 
 Array = npt.NDArray[Any]
 
@@ -67,7 +68,7 @@ RANGES: Final[dict[str, TruthRange]] = {
 }
 NEVER_ZERO: Final = ("energy", "uvwFI", "angle", "angleVec")
 """Tasks whose truth is never exactly 0: no light, one point, along the beam, without length."""
-NEVER_FILLED_FIX: Final = "write NaN where a truth is not known: its loss leaves it out"
+NEVER_FILLED_FIX: Final = "write 1e10 where a truth is not known: its loss leaves it out"
 _ANGLES_TO_TELL: Final = 10
 
 
@@ -86,6 +87,16 @@ def impossible(task: str, rows: Array) -> npt.NDArray[np.bool_]:
 def never_filled(task: str, rows: Array) -> npt.NDArray[np.bool_]:
     """Return which events have the truth that a branch begins with, 0 in all components, and cannot have it, (n,)."""
     return np.asarray((rows == 0).all(axis=1) & (task in NEVER_ZERO))
+
+
+def no_number(task: str, rows: Array) -> npt.NDArray[np.bool_]:
+    """Return which events have a truth that is NaN or infinite, shape (n,), whatever the task."""
+    return np.asarray(~np.isfinite(rows).all(axis=1))
+
+
+def told_no_number(task: str, count: int, num_events: int) -> str:
+    """Return how many events of a task have the truth of `no_number`, in words."""
+    return f"the truth of task {task} is NaN or infinite in {count} of {counted(num_events, 'event')}"
 
 
 def told_never_filled(task: str, count: int, num_events: int) -> str:

@@ -14,6 +14,7 @@ from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.rules.crash import CompileKilled, DiskFull, Failed, Hang, RecordDamaged, WorkerDead
 from xectool.diagnosis.rules.cuts import CutTooTight
 from xectool.diagnosis.rules.data import (
+    NO_TRUTH,
     DuplicateEvents,
     EventsMissing,
     ImplausibleEvents,
@@ -286,7 +287,7 @@ def _root_of(cause: Cause, causes: Sequence[Cause]) -> Cause | None:
 
 
 def _may_lead(root: Cause, cause: Cause) -> bool:
-    if root.code == ZeroGradient.code and root.symptom != ENCODER:
+    if root.symptom == NO_TRUTH or (root.code == ZeroGradient.code and root.symptom != ENCODER):
         return False  # a token that nobody uses explains nothing
     return cause.code in LEADS_TO.get(root.code, ()) and _not_after(root, cause)
 

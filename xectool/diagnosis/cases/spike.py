@@ -70,14 +70,21 @@ class SpikeCase(StepCase):
                 found[event.step] = said
         return {int(step): loss for step, loss in found.items() if math.isfinite(loss)}
 
+    @cached_property
+    def usual(self) -> float:
+        """What is told as normal: the median of the guard where it said so at the first step, as on the console."""
+        event = self.told("spike")
+        said = number(event.data.get("median")) if event is not None and event.step == self.step else math.nan
+        return self.level if math.isnan(said) else said
+
     @property
     def height(self) -> str:
         """The rise in words: to the loss of the first step, and to the largest where another step had that."""
         first = self.losses.get(self.step, math.nan)
         if not self.peak - self.level > _HIGHER * (first - self.level):
-            return f"from {self.level:.4g} to {self.peak:.4g}"
+            return f"from {self.usual:.4g} to {self.peak:.4g}"
         highest = max(self.losses, key=lambda step: self.losses[step])
-        return f"from {self.level:.4g} to {first:.4g}, and to {self.peak:.4g} at step {highest}"
+        return f"from {self.usual:.4g} to {first:.4g}, and to {self.peak:.4g} at step {highest}"
 
     @cached_property
     def width(self) -> int:
@@ -177,7 +184,7 @@ class SpikeCase(StepCase):
         """Return the jump as a line of evidence."""
         end = "came back" if self.recovered else "did not come back"
         return (
-            f"running median {self.level:.4g}, peak {self.peak:.4g} over {counted(self.width, 'step')}, {end}; "
+            f"running median {self.usual:.4g}, peak {self.peak:.4g} over {counted(self.width, 'step')}, {end}; "
             f"gradient norm {self.evidence.steps['grad_norm'][self.row]:.4g}, lr {self.before.lr:.3g}"
         )
 

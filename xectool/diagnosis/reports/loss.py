@@ -125,7 +125,7 @@ def _spike_rows(evidence: Evidence) -> list[SpikeRow]:
             step=case.step,
             epoch=int(steps["epoch"][case.row]),
             loss=case.peak,
-            median=case.level,
+            median=case.usual,
             grad_norm=float(steps["grad_norm"][case.row]),
             lr=float(steps["lr"][case.row]),
             steps=case.width,

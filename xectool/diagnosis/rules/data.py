@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.detector.truth_ranges import told_no_number
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.diagnosis.evidence.files import train_files
 from xectool.diagnosis.evidence.incidents import identities, number, whole
 from xectool.errors import counted
 from xectool.findings import Severity
 
+NO_TRUTH: Final = "no truth"  # symptom; such events are left out of their task, and lead to nothing
 SINGLE_EVENTS: Final = 16  # events that any run may leave out; more that cannot be are no single events
 _TWICE: Final = "they count twice in every epoch"
 _COMPARED: Final = 16  # pairs of events with one number, as the run compares them
@@ -89,6 +92,12 @@ class DuplicateEvents(DiagnosisRule):
         )
 
 
+def file_of(evidence: Evidence, told: Mapping[str, Any]) -> str:
+    """Return the training file that an event of the record counts as ``file``."""
+    files, place = train_files(evidence.manifest), whole(told.get("file"), -1)
+    return files[place] if 0 <= place < len(files) else f"file {place}"
+
+
 def copied_files(evidence: Evidence) -> list[str]:
     """Return the files in which all events have the light of one."""
     return sorted({str(path) for event in evidence.of("copied_light") for path in event.data.get("files") or ()})
@@ -127,10 +136,11 @@ class InvalidReadings(DiagnosisRule):
     """Readings in the files that are no numbers, or beyond all numbers an event can have."""
 
     code = "XT-NAN-DATA"
-    title = "readings in the files are NaN, infinite or beyond 1e10"
+    title = "readings or truths in the files are NaN, infinite or beyond 1e10"
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Report them; other photon numbers below the domain of a scheme are noise of the baseline."""
+        yield from self._no_truth(evidence)
         for sample, name in (("train", "training"), ("val", "validation")):
             told = (event for event in evidence.of("invalid_npho") if event.data.get("sample", "train") == sample)
             found = [event for event in told if _is_no_reading(event.message)]
@@ -146,6 +156,27 @@ class InvalidReadings(DiagnosisRule):
                     step=max(1, found[0].step),
                     symptom="readings" if sample == "train" else "validation readings",
                 )
+
+    def _no_truth(self, evidence: Evidence) -> Iterator[Cause]:
+        """Yield the tasks that have no number as their truth in some events; nothing else comes of it."""
+        baseline, started = evidence.last("baseline"), evidence.last("run_start")
+        found: Mapping[str, Any] = (baseline.data.get("target_no_number") or {}) if baseline else {}
+        if found:
+            num_train = whole(started.data.get("num_train"), 0) if started else 0
+            told = (told_no_number(task, whole(one.get("count"), 1), num_train) for task, one in found.items())
+            yield Cause(
+                code=self.code,
+                confidence=0.6,
+                problem="; ".join(told) + ", which take no part in its loss and metrics",
+                evidence=tuple(
+                    f"{task}: first in entry {one.get('entry')} of {file_of(evidence, one)}"
+                    for task, one in found.items()
+                ),
+                fix=fixes.check_files(evidence.run_dir, [file_of(evidence, one) for one in found.values()]),
+                severity=Severity.WARNING,
+                step=1,
+                symptom=NO_TRUTH,
+            )
 
 
 class ImplausibleEvents(DiagnosisRule):

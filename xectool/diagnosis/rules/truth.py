@@ -13,7 +13,7 @@ from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.files import train_files
 from xectool.diagnosis.evidence.incidents import number
-from xectool.diagnosis.rules.data import SINGLE_EVENTS
+from xectool.diagnosis.rules.data import SINGLE_EVENTS, file_of
 from xectool.diagnosis.rules.inputs import check_beside
 from xectool.findings import Severity
 from xectool.runlog.records import EventRecord
@@ -203,11 +203,11 @@ class ImpossibleTruth(DiagnosisRule):
             evidence=(
                 *(f"{name}: {_count(told)} of {num_train:g} events" for name, told in single.items()),
                 *(
-                    f"{name} is 0 first in entry {told.get('entry')} of {_file_of(evidence, told)}"
+                    f"{name} is 0 first in entry {told.get('entry')} of {file_of(evidence, told)}"
                     for name, told in empty.items()
                 ),
             ),
-            fix=fixes.check_files(evidence.run_dir, [_file_of(evidence, told) for _, told in shown]),
+            fix=fixes.check_files(evidence.run_dir, [file_of(evidence, told) for _, told in shown]),
             severity=Severity.WARNING,
             step=1,
             symptom="impossible truth",
@@ -216,7 +216,7 @@ class ImpossibleTruth(DiagnosisRule):
 
 def _told_impossible(evidence: Evidence, task: str, told: Mapping[str, Any], *, is_mark: bool) -> str:
     value = f"{number(told.get('value')):.4g} {UNITS.get(task, '')}".strip()
-    entry = f"entry {told.get('entry')} of {_file_of(evidence, told)}"
+    entry = f"entry {told.get('entry')} of {file_of(evidence, told)}"
     problem = f"{task}: {entry} has a truth of {value}, which no event can have"
     if not is_mark:
         return problem
@@ -226,11 +226,6 @@ def _told_impossible(evidence: Evidence, task: str, told: Mapping[str, Any], *, 
 
 def _count(told: Mapping[str, Any]) -> int:
     return int(number(told.get("count")))
-
-
-def _file_of(evidence: Evidence, told: Mapping[str, Any]) -> str:
-    files, place = train_files(evidence.manifest), int(number(told.get("file")))
-    return files[place] if 0 <= place < len(files) else f"file {place}"
 
 
 def _far_shares(known: Mapping[str, Any], num_train: float) -> dict[str, float]:

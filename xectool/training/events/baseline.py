@@ -25,6 +25,7 @@ from xectool.detector.truth_ranges import (
     RANGES,
     impossible,
     never_filled,
+    no_number,
     other_unit,
     told_never_filled,
     typical_size,
@@ -55,6 +56,7 @@ class Baseline:
         units: Unit the truth of a task seems to be in, where that is another than it should be.
         impossible: What `count_truth` found of each task with a truth that no event can have.
         never_filled: The same of truths of exactly 0.
+        no_number: The same of truths that are NaN or infinite.
         findings: What the truth cannot be, to be said before the first step.
         far: Share of the training events whose truth of a task is far from all others, by task.
     """
@@ -67,6 +69,7 @@ class Baseline:
     val_terms: dict[str, float] = field(default_factory=dict)
     impossible: dict[str, dict[str, Any]] = field(default_factory=dict)
     never_filled: dict[str, dict[str, Any]] = field(default_factory=dict)
+    no_number: dict[str, dict[str, Any]] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
 
     @classmethod
@@ -90,9 +93,9 @@ class Baseline:
         units = _units(source, by_file, truth)
         val_units = _units(val, validated, of_val)
         val_terms = task.trivial_losses(of_val)
-        beyond, empty = (
+        beyond, empty, nonfinite = (
             {name: found for name in task.terms if (found := count_truth(name, source, is_odd))}
-            for is_odd in (impossible, never_filled)
+            for is_odd in (impossible, never_filled, no_number)
         )
         told = {name: f"{seen.seen} in {seen.place}" for name, seen in val_units.items()}
         told |= {
@@ -101,7 +104,7 @@ class Baseline:
         wrong = (seen.finding() for seen in (*units.values(), *val_units.values()))
         far_off = {name: found for name, found in beyond.items() if name not in units}
         findings = (*wrong, *_beyond(far_off, source), *_empty(empty, source))
-        return cls(terms, spread, task.combine(sums, counts), far, told, val_terms, beyond, empty, findings)
+        return cls(terms, spread, task.combine(sums, counts), far, told, val_terms, beyond, empty, nonfinite, findings)
 
     @classmethod
     def of_sensors(cls, task: SensorTask, batches: Iterable[EventBatch]) -> Baseline:

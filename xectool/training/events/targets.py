@@ -12,7 +12,7 @@ from xectool.config.tasks import TaskConfig
 from xectool.config.truth_mends import nonfinite_truth_fix
 from xectool.data.events import EventSource
 from xectool.detector.constants import UNKNOWN_ABOVE
-from xectool.detector.truth_ranges import are_few
+from xectool.detector.truth_ranges import are_few, told_no_number
 from xectool.errors import ConfigError, DataUnusable
 from xectool.findings import Finding, Severity
 from xectool.models.heads import LOG_FLOOR
@@ -126,8 +126,7 @@ def odd_truth(source: EventSource) -> Iterator[Finding]:
             yield Finding(
                 "DAT-16",
                 Severity.WARNING,
-                f"the truth of task {name} is NaN or infinite in {count} of {source.num_events} events, which take no "
-                "part in its loss and metrics",
+                told_no_number(name, count, source.num_events) + ", which take no part in its loss and metrics",
                 where=first,
                 fix=fix,
             )

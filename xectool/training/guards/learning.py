@@ -61,6 +61,7 @@ class NoLearning(Guard):
                 "target_unit": baseline.units,
             }
             targets |= {"target_impossible": baseline.impossible, "target_never_filled": baseline.never_filled}
+            targets |= {"target_no_number": baseline.no_number}
             yield Notice("baseline", {"terms": baseline.terms, "val_terms": baseline.val_terms} | targets)
 
     def after_epoch(self, progress: Progress, metrics: dict[str, Any]) -> Iterator[Notice]:
