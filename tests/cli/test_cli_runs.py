@@ -166,7 +166,7 @@ def test_a_name_that_two_runs_have_stands_for_neither(artifacts, capsys):
 @pytest.mark.parametrize(
     ("given", "factor"),
     [
-        *(("5e-4", "0.5"), ("2e-4", "0.2"), ("0", "0.1"), ("nan", "0.1"), ("1e3", "0.1"), ("1e-9", "0.1")),
+        *(("5e-4", "0.5"), ("2e-4", "0.2"), ("0", "0.1"), ("nan", "0.1"), ("1e3", "0.1"), ("1e-9", "0.001")),
         *(("0.1", "0.1"), ("0.01", "0.01"), ("0.005", "5"), ("2e-3", "2"), ("50", "50")),
     ],
 )
@@ -184,6 +184,28 @@ def test_a_rate_in_place_of_a_factor_is_answered_with_the_factor_that_was_meant(
             boundary.run(app, [*shlex.split(found["fix"], comments=True)[1:], "--json"]) == 3
         )  # taken, and nobody is there to hear
         assert json.loads(capsys.readouterr().out)["findings"][0]["code"] == "XT-CTL-SILENT"
+
+
+@pytest.mark.parametrize(
+    ("now", "given", "first", "said"),
+    [
+        (1e-4, "1e-3", "10   # to 0.001; --scale 0.001 ", "0.001 does not say whether it is one; the rate is 0.0001"),
+        (2e-4, "2e-3", "10   # to 0.002; --scale 0.002 ", "0.002 does not say whether it is one"),
+        (1e-5, "2e-3", "100   # to 0.001; --scale 0.002 ", "and 200 is beyond 0.001 to 100"),
+        (1e-8, "1e-4", "100   # to 1e-06", "10000 is beyond 0.001 to 100, and 0.0001 is beyond 0.001 to 100"),
+        (3e-4, "0.1", "0.1   # to 3e-05", "0.1 does not say whether it is one, and 333.333 is beyond"),
+        (3e-4, "nan", "0.1   # to 3e-05", "this is no number; the rate is 0.0003 now"),
+    ],
+)
+def test_the_meaning_that_changes_the_rate_less_comes_first(tmp_path, capsys, now, given, first, said):
+    """To raise 1e-4 to 1e-3 the first line led to 1e-7."""
+    with RunWriter(tmp_path / "r") as writer:
+        writer.step(StepRecord(1, 1, 0.0, 0.0, 1.0, lr=now))
+        writer.event("control_socket", socket=str(tmp_path / "socket"))
+        assert boundary.run(app, ["ctl", str(tmp_path / "r"), "lr", given, "--json"]) == 2
+    (found,) = json.loads(capsys.readouterr().out)["findings"]
+    assert found["fix"].startswith(f"xectool ctl {tmp_path / 'r'} lr --scale {first}")
+    assert said in found["problem"]
 
 
 def test_a_rate_for_a_run_that_is_over_is_answered_with_its_end(tmp_path, capsys):

@@ -178,12 +178,23 @@ def test_errors_inside_a_misspelt_section_are_found_too(write: Write, refused: R
         ("training: {seed: 3}\ntrainning: {epochs: 2, lr: 0.001}\n", "training.epochs: 2\ntraining.lr: 0.001"),
         ("training: {lr: 3e-4}\ntrainning: {epochs: 2, lr: 0.001}\n", "training.epochs: 2"),
         ("training: {lr: 3e-4}\ntrainning:\n", "delete trainning"),
+        ("trainning:\n", "delete trainning"),
+        ("training: {lr: 3e-4}\ntrainning.lr: 0.001\n", "delete trainning.lr"),
+        ("trainning.lr: 0.001\n", "training.lr: 0.001"),
     ],
 )  # fmt: skip
 def test_a_misspelt_section_costs_none_of_what_is_in_it(write: Write, refused: Refused, written: str, fix: str) -> None:
     """The line to paste was its bare name: all of its settings were defaults."""
     (found,) = refused(write(GOOD + written)).findings
     assert (found.code, found.fix) == ("CFG-01", fix)
+
+
+def test_a_setting_of_the_command_line_costs_none_of_a_misspelt_section(write: Write) -> None:
+    """They were left out as "there already", although the next run has no such option."""
+    path = write(GOOD + "trainning: {epochs: 2, lr: 0.001}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, ["training.epochs=3", "training.lr=1e-4"])
+    assert caught.value.fix == "training.epochs: 2\ntraining.lr: 0.001"
 
 
 def test_a_misspelt_task_is_its_line_with_its_settings(write: Write, refused: Refused) -> None:

@@ -2002,20 +2002,53 @@ def test_a_channel_that_no_sensor_shows_is_not_trained(
     assert not fix or fix in causes[0].fix
 
 
-@pytest.mark.parametrize(("file", "validated"), [("v.root", True), ("a.root", False)])
-def test_validation_files_in_another_unit_are_not_what_is_learned(
-    write_run: Any, course: Any, file: str, validated: bool
-) -> None:
+@pytest.mark.parametrize("validated", [True, False])
+def test_validation_files_in_another_unit_are_not_what_is_learned(record: Record, course: Any, validated: bool) -> None:
     """Training in GeV beside validation in MeV was said to predict MeV, and the training file to be at fault."""
-    run = course(steps=40, config={"data": {"train_path": "a.root", "val_path": "v.root"}})
-    run.event(1, "baseline", terms={}, target_std={"energy": 0.013}, target_unit={"energy": f"MeV in {file}:tree"})
-    place = write_run(run)
-    manifest = json.loads((place / "manifest.json").read_text())
-    roles = {"train": "a.root", "val": "v.root"}
-    manifest["attempts"][-1]["data_files"] = [
-        {"path": path, "tree": "tree", "role": role} for role, path in roles.items()
-    ]
-    (place / "manifest.json").write_text(json.dumps(manifest))
-    (found,) = (cause for cause in diagnose(gather(place)).causes if cause.code == "XT-TARGET-SCALE")
+    files = {"train_path": "a.root", "val_path": [f"first v{number}.root" for number in range(12)]}
+    run = course(steps=40, config={"data": files})
+    known = {("val_" if validated else "") + "target_unit": {"energy": "MeV in first v9.root:tree"}}
+    odd = {"energy": ["first v9.root" if validated else "a.root"]}
+    run.event(1, "baseline", terms={}, target_std={"energy": 0.013}, target_unit_files=odd, **known)
+    (found,) = (cause for cause in record(run).causes if cause.code == "XT-TARGET-SCALE")
     assert ("is in that other unit, too" in found.problem) != validated
-    assert f"check-data {file}" in found.fix
+    assert ("check-data 'first v9.root' --config" if validated else "check-data a.root --config") in found.fix
+
+
+@pytest.mark.parametrize("validated", [True, False])
+def test_a_unit_of_the_validation_is_the_root_of_no_fault_of_training(
+    record: Record, course: Any, validated: bool
+) -> None:
+    """A run that diverged was sent to look at its validation files alone."""
+    run = course(config={"data": {"train_path": "a.root", "val_path": "v.root"}})
+    unit = "val_target_unit" if validated else "target_unit"
+    run.event(1, "baseline", terms={}, target_std={"energy": 0.013}, **{unit: {"energy": "MeV in v.root:tree"}})
+    explode(run, 100, rate=1.4)
+    follows = {cause.code: cause.follows for cause in record(run).causes}
+    assert (follows["XT-NAN-LR"] == "XT-TARGET-SCALE") != validated
+    assert follows["XT-TARGET-SCALE"] == ""
+
+
+def test_a_truth_of_the_validation_that_is_elsewhere_is_in_no_other_unit(record: Record, course: Any) -> None:
+    run = course(config={"data": {"train_path": "a.root", "val_path": "v.root"}})
+    told = {"energy": "MeV in v.root:tree"}
+    run.event(1, "baseline", terms={}, target_std={"energy": 0.013}, val_target_unit=told)
+    run.event(1, "truth_elsewhere", message="it does not follow the light", task="energy", sample="val")
+    assert [cause.code for cause in record(run).causes] == ["XT-TRUTH-ELSEWHERE"]
+
+
+def test_two_causes_that_left_events_out_of_one_step_are_both_told_with_their_own_words(
+    record: Record, course: Any
+) -> None:
+    run = course()
+    dark, bright = [0, 3, 1, 3], [0, 8, 1, 8]
+    reasons = ["a reading is NaN", "light 900 times that of all others"]
+    run.event(
+        50, "implausible_event", message=f"entry 3 of a.root: {reasons[0]}, and 1 more", events=[dark, bright],
+        reasons=reasons, files=["a.root"], action="leave out",
+    )  # fmt: skip
+    run.event(50, "quarantine", events=[dark], files=["a.root"], reason="XT-NAN-DATA", total=1)
+    run.event(50, "quarantine", events=[bright], files=["a.root"], reason="XT-SPIKE-EVENT", total=2)
+    problems = {cause.code: cause.problem for cause in record(run).causes}
+    assert problems["XT-NAN-DATA"].endswith(f"entry 3 of a.root: {reasons[0]}, and 1 more")
+    assert problems["XT-SPIKE-EVENT"].endswith(f"left out of the run: {reasons[1]}")

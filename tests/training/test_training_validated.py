@@ -70,7 +70,8 @@ def test_a_resume_with_a_validation_truth_in_another_unit_records_it(
     with TreeWriter(target, {name: (v.dtype.str[1:], v.shape[1:]) for name, v in columns.items()}) as writer:
         writer.extend(columns)
     again = engine.train(config, overrides=[f"data.val_path={target}"], resume=first.run_dir, max_steps=2)
-    assert events(again.run_dir, "baseline")[-1].data["target_unit"] == {"energy": f"MeV in {target}:tree"}
+    assert events(again.run_dir, "baseline")[-1].data["val_target_unit"] == {"energy": f"MeV in {target}:tree"}
+    assert events(again.run_dir, "baseline")[-1].data["target_unit_files"] == {"energy": [str(target)]}
 
 
 def test_a_checkpoint_that_lost_its_moments_is_refused(tiny_config: Config) -> None:

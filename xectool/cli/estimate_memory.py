@@ -140,7 +140,8 @@ def _box(result: MemoryEstimate, beside: int, train: str) -> object:
     why = [
         f"for {result.events:,} training events ({result.counted_from})",
         f"tensors {found.device.tensors(step) / 1e9:.4g} GB, beside them {beside / 1e9:.3g} GB (context, workspaces as "
-        f"on an H200; graph pools not measured), of {total}; a step may take 90 % of it, one that is proposed 85 %",
+        f"on an H200; graph pools not measured), of {total}; a step may take 90 % of it; what is proposed takes 85 % "
+        "where it can",
         f"largest single tensor {step.largest() / 1e9:.3g} GB; eager: a compiled step needs less",
         _host(result),
         *_largest(result),

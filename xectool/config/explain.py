@@ -58,11 +58,17 @@ def unknown_key(key: str, document: Document, kind: str) -> Finding:
     nearest = nearest_key(key, kind)
     if nearest is not None:
         plain = not isinstance(value, dict)
-        if plain and keys_of(kind)[nearest].is_section:  # nothing, or no section, would empty the right one
+        twice = origin != SET and _is_in_file(nearest, document)
+        if plain and (twice or keys_of(kind)[nearest].is_section):  # nothing, or no section, would empty the right one
             return config_finding("CFG-01", f"unknown key {key}, did you mean {nearest}?", origin, key, f"delete {key}")
         fix = f"{nearest}: {inline_yaml(value)}" if plain else _renamed(key, nearest, document)
         return config_finding("CFG-01", f"unknown key {key}, did you mean {nearest}?", origin, key, fix)
     return config_finding("CFG-01", f"unknown key {key}", origin, key, f"delete {key}{_known_beside(key, kind)}")
+
+
+def _is_in_file(key: str, document: Document) -> bool:
+    """Return whether a key has a value that ``--set`` did not give it."""
+    return document.has(tuple(key.split("."))) and document.origin(key) != SET
 
 
 def _renamed(key: str, meant: str, document: Document) -> str:
@@ -71,9 +77,7 @@ def _renamed(key: str, meant: str, document: Document) -> str:
     own = document.origin(key)
     if document.has(tuple(meant.split("."))):
         inner = dotted_values(document.get(path), f"{meant}.")
-        lacking = {
-            name: value for name, value in inner.items() if own == SET or not document.has(tuple(name.split(".")))
-        }
+        lacking = {name: value for name, value in inner.items() if own == SET or not _is_in_file(name, document)}
         return "\n".join(f"{name}: {inline_yaml(value)}" for name, value in lacking.items()) or f"delete {key}"
     if any(place != own for inner, place in document.origins.items() if inner[: len(path)] == path):
         return f"rename {key} to {meant}" if key.rpartition(".")[0] == parent else f"move {key} to {meant}, whole"

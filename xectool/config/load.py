@@ -168,7 +168,8 @@ def _repair(document: Document, key: str, kind: str, unknown: bool) -> set[str]:
     meant = nearest_key(key, kind) if unknown else None
     if not document.has(path):
         return {key}
-    if meant is not None and keys_of(kind)[meant].is_section and not document.has(tuple(meant.split("."))):
+    is_section = meant is not None and keys_of(kind)[meant].is_section and isinstance(document.get(path), dict)
+    if meant is not None and is_section and not document.has(tuple(meant.split("."))):
         document.move(path, tuple(meant.split(".")))
         return {key}
     document.pop(path)

@@ -90,6 +90,11 @@ class UnitsOfTruth(NamedTuple):
         """The unit; empty where the truth is in the right one."""
         return self.judged[0].unit if self.judged else self.unit
 
+    @property
+    def told(self) -> str:
+        """The unit, and the place where not all files have it."""
+        return self.seen if self.is_everywhere else f"{self.seen} in {self.place}"
+
     def finding(self) -> Finding:
         """Return the warning; its unit, size and line are those of one file, or of the sample and then in words."""
         judged, right = self.judged, RANGES[self.task].unit

@@ -58,7 +58,7 @@ from xectool.diagnosis.rules.surroundings import (
     ZeroGradient,
 )
 from xectool.diagnosis.rules.throughput import CheckpointSlow, LoaderSlow, Recompiling
-from xectool.diagnosis.rules.truth import ImpossibleTruth, TargetScale, TruthElsewhere
+from xectool.diagnosis.rules.truth import VALIDATED, ImpossibleTruth, TargetScale, TruthElsewhere
 from xectool.diagnosis.rules.uneven_ranks import UnevenRanks
 from xectool.findings import Severity
 
@@ -288,8 +288,9 @@ def _root_of(cause: Cause, causes: Sequence[Cause]) -> Cause | None:
 
 def _may_lead(root: Cause, cause: Cause) -> bool:
     if root.symptom == NO_TRUTH or (root.code == ZeroGradient.code and root.symptom != ENCODER):
-        return False  # a token that nobody uses explains nothing
-    return cause.code in LEADS_TO.get(root.code, ()) and _not_after(root, cause)
+        return False  # truth that takes no part, a token that nobody uses: they explain nothing
+    of_losses = root.symptom == VALIDATED  # it makes those of the validation large, and nothing else
+    return cause.code in (("XT-NO-LEARNING",) if of_losses else LEADS_TO.get(root.code, ())) and _not_after(root, cause)
 
 
 def _not_after(root: Cause, cause: Cause) -> bool:

@@ -13,6 +13,7 @@ from typing import Final, NoReturn
 import numpy as np
 
 from xectool.checkpoint.names import LAST_NAME
+from xectool.diagnosis.cases.growth import HIGH_LR
 from xectool.diagnosis.reports.status import StatusReport, status_report
 from xectool.errors import UsageError, XecError, in_shell
 from xectool.runlog.control import ACTIONS, SILENT, Request, ask
@@ -20,8 +21,6 @@ from xectool.runlog.reader import RunReader, RunStatus
 from xectool.runlog.records import EventRecord, is_routine
 
 SHOWN_STEPS: Final = 200
-SURELY_FACTOR: Final = 0.03  # as large as no learning rate usually is
-MOST_RISE: Final = 10.0  # of a rate that is meant to be one
 QUIET_KINDS: Final = frozenset({"checkpoint", "resume"})
 
 
@@ -71,7 +70,8 @@ def control(
 def refuse_rate(run_dir: Path | str, rate: float) -> NoReturn:
     """Refuse a number that was given without saying that it is a factor of the learning rate.
 
-    The fix says to which rate each meaning leads: of a small number the rate comes first, of others the factor.
+    The fix says to which rate each meaning leads. First comes the one that changes the rate less, as a ratio; a factor
+    it is where it is beyond the largest rate that AdamW takes.
 
     Args:
         run_dir: Directory of the run.
@@ -83,19 +83,20 @@ def refuse_rate(run_dir: Path | str, rate: float) -> NoReturn:
     directory = Path(run_dir).expanduser()
     _socket(directory)
     now, allowed = watch(directory).lr, ACTIONS["lr"]
-    wanted = rate / now if now > 0 else math.nan
-    is_rate = rate < SURELY_FACTOR and wanted < MOST_RISE
-    meant = [float(f"{factor:.6g}") for factor in ((wanted, rate) if is_rate else (rate, wanted))]
-    factors = [factor for factor in dict.fromkeys(meant) if allowed.low <= factor <= allowed.high]
-    line = f"xectool ctl {in_shell(directory)} lr"
+    wanted = float(f"{rate / now:.6g}") if now > 0 else math.nan
+    is_rate = wanted > 0 and rate < HIGH_LR
+    is_rate = is_rate and (rate < allowed.low or abs(math.log(wanted)) < abs(math.log(rate)))
+    meant = dict.fromkeys((wanted, rate) if is_rate else (rate, wanted))
+    beyond = [factor for factor in meant if factor < allowed.low or factor > allowed.high]
+    factors = [factor for factor in meant if allowed.low <= factor <= allowed.high]
+    if is_rate and wanted in beyond:  # as near to that rate as one request leads
+        factors.insert(0, min(max(wanted, allowed.low), allowed.high))
+    doubts = [f"{rate:g} does not say whether it is one"] if rate in factors or wanted in factors else []
+    doubts += [f"{factor:g} is beyond {allowed.low:g} to {allowed.high:g}" for factor in beyond]
     known = f"; the rate is {now:.4g} now" if now > 0 else ""
+    line = f"xectool ctl {in_shell(directory)} lr"
     first, *others = (f"--scale {factor:g}{_leading_to(now * factor)}" for factor in factors or [0.1])
-    doubt = (
-        f"{rate:g} does not say whether it is one"
-        if factors
-        else f"{rate:g} is beyond {allowed.low:g} to {allowed.high:g}"
-    )
-    problem = f"lr takes a factor of the rate, as --scale, and {doubt}{known}"
+    problem = f"lr takes a factor of the rate, as --scale; {', and '.join(doubts) or 'this is no number'}{known}"
     raise UsageError(problem, where=line, fix="; ".join((f"{line} {first}", *others)))
 
 

@@ -149,7 +149,9 @@ def _device_fix(found: Estimate) -> str:
     if cure is None:
         return "xectool estimate-memory CONFIG"
     if cure.fits:
-        return _line(cure.settings)
+        tight = cure.needed_bytes > found.device.planned_bytes
+        full = f"   # takes {cure.needed_bytes / found.device.total_bytes:.0%} of it, and nothing leaves more room"
+        return _line(cure.settings) + full * tight
     least = cure.needed_bytes / USABLE / 1e9
     return f"a GPU with {least * 1.005:.3g} GB, the least that this network needs: {_line(cure.settings)}"
 

@@ -42,7 +42,7 @@ class Quarantine(DiagnosisRule):
 
     def _of_one_cause(self, evidence: Evidence, code: str, events: list[EventRecord]) -> Cause:
         reason = _reason(events[0])
-        why = _said_of(evidence, events[0].step) or _WORDS.get(reason, reason)
+        why = _said_of(evidence, events[0]) or _WORDS.get(reason, reason)
         named = identities(events[0].data.get("events"))
         count = len({identity for event in events for identity in identities(event.data.get("events"))})
         files = [str(path) for event in events for path in event.data.get("files") or ()]
@@ -84,12 +84,20 @@ def _look_at(evidence: Evidence, code: str, files: list[str]) -> str:
 
 def _at_step(evidence: Evidence, event: EventRecord) -> str:
     named = fixes.events_named(evidence, identities(event.data.get("events")))
-    return ": ".join(part for part in (f"step {event.step}", named, _said_of(evidence, event.step)) if part)
+    return ": ".join(part for part in (f"step {event.step}", named, _said_of(evidence, event)) if part)
 
 
-def _said_of(evidence: Evidence, step: int) -> str:
-    """Return what a guard said of the events that cannot be, of the step in which they came."""
-    return next((event.message for event in evidence.of("implausible_event") if event.step == step), "")
+def _said_of(evidence: Evidence, left_out: EventRecord) -> str:
+    """Return what a guard said of the events that were left out; it tells all that cannot be of a step at once."""
+    named = identities(left_out.data.get("events"))
+    for told in (event for event in evidence.of("implausible_event") if event.step == left_out.step):
+        all_told, reasons = identities(told.data.get("events")), told.data.get("reasons") or ()
+        places = [all_told.index(identity) for identity in named if identity in all_told]
+        if not (named and all_told) or 0 in places:
+            return told.message
+        if places and places[0] < len(reasons):
+            return str(reasons[places[0]])
+    return ""
 
 
 def _count(events: int) -> str:

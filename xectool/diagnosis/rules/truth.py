@@ -11,7 +11,6 @@ from xectool.detector.truth_ranges import likely_unit, told_never_filled
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
-from xectool.diagnosis.evidence.files import train_files
 from xectool.diagnosis.evidence.incidents import number
 from xectool.diagnosis.rules.data import SINGLE_EVENTS, file_of
 from xectool.diagnosis.rules.inputs import check_beside
@@ -24,6 +23,7 @@ positions in cm have 24; seconds have 2e-9, which no loss tells from 0, and phot
 WIDEST: Final[Mapping[str, float]] = {"angle": 180.0, "energy": 1.0, "timing": 1e-5, "uvwFI": 100.0, "angleVec": 1.0}
 """Spread of a truth, in its unit, that no event has: beams of less than 1 GeV, times of a trace, the size in cm."""
 UNITS: Final[Mapping[str, str]] = {"angle": "deg", "energy": "GeV", "timing": "s", "uvwFI": "cm", "angleVec": "1"}
+VALIDATED: Final = "validated unit"  # symptom; the network is trained on truth in its unit
 FEWEST_MARKS: Final = 3
 ALIKE: Final = 0.9  # of the impossible truths, where they are a mark
 MOST_FAR: Final = 0.05  # of the events: as many as a run leaves out, beside SINGLE_EVENTS
@@ -118,20 +118,18 @@ class TargetScale(DiagnosisRule):
             if 0 < _count(told) <= max(1.0, MOST_FAR * _num_train(evidence)):
                 found.pop(task, None)  # a single event, or a few of very many, make that spread
         for task, unit in (known.get("target_unit") or {}).items():
-            if not _only_validated(evidence, unit):
-                found.setdefault(task, f"{task}: the truth seems to be in {unit}, not in {UNITS.get(task, '1')}")
+            found.setdefault(task, f"{task}: the truth seems to be in {unit}, not in {UNITS.get(task, '1')}")
         for task in _marks(known, _num_train(evidence)):
             found.pop(task, None)
-        for event in evidence.of("truth_elsewhere"):
-            if event.data.get("sample", "train") == "train" and not event.data.get("meaning"):
-                found.pop(_task(event), None)  # in another unit it would follow the light as well
+        for task in _elsewhere(evidence, "train"):
+            found.pop(task, None)  # in another unit it would follow the light as well
         if found:
             yield Cause(
                 code=self.code,
                 confidence=0.9,
                 problem="; ".join(found.values()) + ": what is predicted is in that other unit, too",
                 evidence=tuple(f"{task}: spread {spreads.get(task, math.nan):.3g}" for task in found),
-                fix=fixes.check_named_files(evidence, "train"),
+                fix=_check_odd_files(evidence, known, list(found), "train"),
                 severity=Severity.WARNING,
                 step=1,
                 symptom="target unit",
@@ -141,8 +139,8 @@ class TargetScale(DiagnosisRule):
         """Yield the truths that are in another unit in validation alone: the network learns the right one."""
         units = {
             task: f"{task}: the truth seems to be in {unit}, not in {UNITS.get(task, '1')}"
-            for task, unit in (known.get("target_unit") or {}).items()
-            if _only_validated(evidence, unit)
+            for task, unit in (known.get("val_target_unit") or {}).items()
+            if task not in _elsewhere(evidence, "val")
         }
         if units:
             yield Cause(
@@ -151,10 +149,10 @@ class TargetScale(DiagnosisRule):
                 problem="; ".join(units.values())
                 + ": that of the training files is in its unit, and so are predictions",
                 evidence=("val/loss, the best epoch and the metrics compare numbers of two units",),
-                fix=fixes.check_named_files(evidence, "val"),
+                fix=_check_odd_files(evidence, known, list(units), "val"),
                 severity=Severity.WARNING,
                 step=1,
-                symptom="target unit",
+                symptom=VALIDATED,
             )
 
     def _in_two_units(self, evidence: Evidence, shares: Mapping[str, Any]) -> Iterator[Cause]:
@@ -264,11 +262,16 @@ def _marks(known: Mapping[str, Any], num_train: float) -> dict[str, Any]:
     return found
 
 
-def _only_validated(evidence: Evidence, told: str) -> bool:
-    """Return whether a unit was seen in files that are validated with and not trained on."""
-    place = str(told).partition(" in ")[2].rpartition("first ")[2]
-    own, other = train_files(evidence.manifest), train_files(evidence.manifest, "val")
-    return bool(place) and place in other and place not in own
+def _elsewhere(evidence: Evidence, sample: str) -> set[str]:
+    """Return the tasks whose truth in a sample follows the light in no unit."""
+    told = (event for event in evidence.of("truth_elsewhere") if event.data.get("sample", "train") == sample)
+    return {_task(event) for event in told if not event.data.get("meaning")}
+
+
+def _check_odd_files(evidence: Evidence, known: Mapping[str, Any], tasks: Sequence[str], sample: str) -> str:
+    """Return the command that judges the files in another unit; all of their sample where none of them was told."""
+    odd = [str(path) for task in tasks for path in (known.get("target_unit_files") or {}).get(task, ())]
+    return fixes.check_files(evidence.run_dir, odd) if odd else fixes.check_named_files(evidence, sample)
 
 
 def _num_train(evidence: Evidence) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 from xectool.config.truth_mends import is_told_of
 from xectool.diagnosis.cause import Cause
 from xectool.diagnosis.rules.data import NO_TRUTH
+from xectool.diagnosis.rules.truth import VALIDATED
 from xectool.engine.metric_tables import headline_rows
 from xectool.findings import Finding
 
@@ -63,5 +64,5 @@ def is_told(cause: Cause, findings: Iterable[Finding], train_files: Container[st
         told = {item.problem.partition(" in ")[0] for item in findings}
         return all(part.partition(" in ")[0] in told for part in cause.problem.split("; "))
     tasks = [part.partition(":")[0] for part in cause.problem.split("; ")]
-    is_unit = cause.code == "XT-TARGET-SCALE" and cause.symptom in ("target unit", "two units")
+    is_unit = cause.code == "XT-TARGET-SCALE" and cause.symptom in ("target unit", "two units", VALIDATED)
     return is_unit and all(is_told_of(task, findings, train_files, cause.problem) for task in tasks)

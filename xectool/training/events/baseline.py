@@ -54,6 +54,8 @@ class Baseline:
         objective: The terms as the task combines them, or NaN.
         val_terms: The same as ``terms`` for the validation events; none without truth, or of the sensor kinds.
         units: Unit the truth of a task seems to be in, where that is another than it should be.
+        val_units: The same of the tasks whose training files are in their unit.
+        unit_files: Paths of the files in another unit, by task, as far as they can be told from others.
         impossible: What `count_truth` found of each task with a truth that no event can have.
         never_filled: The same of truths of exactly 0.
         no_number: The same of truths that are NaN or infinite.
@@ -66,6 +68,8 @@ class Baseline:
     objective: float = math.nan
     far: dict[str, float] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
+    val_units: dict[str, str] = field(default_factory=dict)
+    unit_files: dict[str, list[str]] = field(default_factory=dict)
     val_terms: dict[str, float] = field(default_factory=dict)
     impossible: dict[str, dict[str, Any]] = field(default_factory=dict)
     never_filled: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -97,14 +101,24 @@ class Baseline:
             {name: found for name in task.terms if (found := count_truth(name, source, is_odd))}
             for is_odd in (impossible, never_filled, no_number)
         )
-        told = {name: f"{seen.seen} in {seen.place}" for name, seen in val_units.items()}
-        told |= {
-            name: seen.seen if seen.is_everywhere else f"{seen.seen} in {seen.place}" for name, seen in units.items()
-        }
+        validated_only = {name: seen for name, seen in val_units.items() if name not in units}
         wrong = (seen.finding() for seen in (*units.values(), *val_units.values()))
         far_off = {name: found for name, found in beyond.items() if name not in units}
         findings = (*wrong, *_beyond(far_off, source), *_empty(empty, source))
-        return cls(terms, spread, task.combine(sums, counts), far, told, val_terms, beyond, empty, nonfinite, findings)
+        return cls(
+            terms=terms,
+            target_std=spread,
+            objective=task.combine(sums, counts),
+            far=far,
+            units={name: seen.told for name, seen in units.items()},
+            val_units={name: f"{seen.seen} in {seen.place}" for name, seen in validated_only.items()},
+            unit_files={name: [f.path for f in seen.judged] for name, seen in (units | validated_only).items()},
+            val_terms=val_terms,
+            impossible=beyond,
+            never_filled=empty,
+            no_number=nonfinite,
+            findings=findings,
+        )
 
     @classmethod
     def of_sensors(cls, task: SensorTask, batches: Iterable[EventBatch]) -> Baseline:

@@ -59,9 +59,12 @@ class NoLearning(Guard):
                 "target_std": baseline.target_std,
                 "target_far": baseline.far,
                 "target_unit": baseline.units,
+                "val_target_unit": baseline.val_units,
+                "target_unit_files": baseline.unit_files,
+                "target_impossible": baseline.impossible,
+                "target_never_filled": baseline.never_filled,
+                "target_no_number": baseline.no_number,
             }
-            targets |= {"target_impossible": baseline.impossible, "target_never_filled": baseline.never_filled}
-            targets |= {"target_no_number": baseline.no_number}
             yield Notice("baseline", {"terms": baseline.terms, "val_terms": baseline.val_terms} | targets)
 
     def after_epoch(self, progress: Progress, metrics: dict[str, Any]) -> Iterator[Notice]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from xectool.config.root import RunConfig
@@ -74,32 +74,40 @@ class Cures:
         self._taped[frozenset()] = self.tapes[BASE]
 
     def of_device(self) -> Need | None:
-        """Return what lets the step fit into the GPU, the least it needs where nothing does; None where it fits."""
+        """Return what lets the step fit into the GPU, the least it needs where nothing does; None where it fits.
+
+        What only just fits is returned where nothing leaves the room that `Device.planned_bytes` does.
+        """
         device = self.search.device
 
-        def need(settings: Settings) -> Need:
-            bytes_ = device.needed(self._recording(settings))
-            return Need(_lines(settings), bytes_, bytes_ <= device.planned_bytes)
+        def within(room: float) -> Callable[[Settings], Need]:
+            def need(settings: Settings) -> Need:
+                bytes_ = device.needed(self._recording(settings))
+                return Need(_lines(settings), bytes_, bytes_ <= room)
+
+            return need
 
         if not device.is_gpu or device.fits(self._recording({})):
             return None
-        found = self._smallest_change(need)
-        at_its_limit = found is not None and found.needed_bytes <= USABLE * device.total_bytes
-        return replace(found, fits=True) if found is not None and at_its_limit else found
+        room, limit = device.planned_bytes, USABLE * device.total_bytes
+        found = self._smallest_change(within(room), room)
+        only_just = found is not None and not found.fits and found.needed_bytes <= limit
+        return self._smallest_change(within(limit), limit) if only_just else found
 
     def of_host(self) -> Need | None:
         """Return the same for the memory of the host, which on the CPU holds the step too."""
         if self.search.device.is_gpu:
             whole = self._host({}, before_step=False)
             return whole if whole.settings or not whole.fits else None
-        return self._smallest_change(lambda settings: self._host(settings, before_step=not settings))
+        room = HOST_SHARE * self.search.host_bytes
+        return self._smallest_change(lambda settings: self._host(settings, before_step=not settings), room)
 
-    def _smallest_change(self, need: Callable[[Settings], Need]) -> Need | None:
+    def _smallest_change(self, need: Callable[[Settings], Need], room: float) -> Need | None:
         """Return the first that fits: as it is, with smaller batches, and with one event and more and more remedies."""
         whole = need({})
         if whole.fits:
             return whole if whole.settings else None
-        for settings in self._batches(need, whole):
+        for settings in self._batches(need, whole, room):
             if (found := need(settings)).fits:
                 return found
         single = _parsed(smaller(self.config, 1))
@@ -112,23 +120,19 @@ class Cures:
         tried = (need(_merged(single, *[*remedies.values()][:count])) for count in range(len(remedies)))
         return next((found for found in tried if found.fits), hardest)
 
-    def _batches(self, need: Callable[[Settings], Need], whole: Need) -> Iterator[Settings]:
+    def _batches(self, need: Callable[[Settings], Need], whole: Need, room: float) -> Iterator[Settings]:
         """Yield smaller batches, the first by the straight line through the step and the next smaller one."""
         batch = self.config.data.batch_size
         if batch == 1:
             return
         next_smaller = self._rungs[BATCH]
         saved = (whole.needed_bytes - need(next_smaller).needed_bytes) / (batch - _batch_of(next_smaller))
-        most = batch - math.ceil((whole.needed_bytes - self._room()) / max(saved, 1.0))
+        most = batch - math.ceil((whole.needed_bytes - room) / max(saved, 1.0))
         for _ in range(_BATCHES_TRIED):
             if most < 1:
                 return
             yield (settings := _parsed(smaller(self.config, most)))
             most = _batch_of(settings) - 1
-
-    def _room(self) -> float:
-        search = self.search
-        return search.device.planned_bytes if search.device.is_gpu else HOST_SHARE * search.host_bytes
 
     def _host(self, settings: Settings, before_step: bool) -> Need:
         """Return the host's memory with settings and with those that make its own largest terms smaller.

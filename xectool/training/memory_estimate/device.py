@@ -14,7 +14,10 @@ from xectool.training.memory_estimate.recording import GPU_BLOCK_BYTES, Recordin
 USABLE: Final = 0.9
 """Share of a device beyond which a step is refused."""
 PLANNED: Final = 0.85
-"""Share of a GPU that what is proposed may take. Batches of an H200's 90 % left 7 and 12 % of it in unusable pieces."""
+"""Share of a GPU that what is proposed takes, where it can.
+
+Batches of an H200's 90 % left 7 and 12 % of it in unusable pieces.
+"""
 CONTEXT_BYTES: Final = 750_000_000
 """Context and kernels of a CUDA process, 0.5 to 1 GB; 0.72 of a step of width 1024 on an H200 with PyTorch 2.11."""
 WORKSPACE_BYTES: Final = 2 * 32 * 2**20
@@ -75,7 +78,7 @@ class Device:
 
     @property
     def planned_bytes(self) -> float:
-        """Return what a batch or a remedy that is proposed may take."""
+        """Return what a batch or a remedy that is proposed takes; a remedy more where none leaves that room."""
         return (PLANNED if self.is_gpu else USABLE) * self.total_bytes
 
     def fits(self, recording: Recording) -> bool:
