@@ -96,7 +96,7 @@ def test_sizes_far_beyond_this_machine_are_estimated_and_refused() -> None:
     assert "predicted peak" in error.problem
     # Not even one event fits without the remedies; with those that are proposed it does.
     assert error.fix.startswith("--set data.batch_size=1 --set training.grad_accum_steps=65536 --set training.activ")
-    pasted = error.fix.replace("--set ", "").split()
+    pasted = error.fix.partition("   # ")[0].replace("--set ", "").split()
     cured = engine.estimate_memory(overrides=["model.encoder_dim=8192", *pasted], gpu="40GB")
     assert cured.fits_device
 
