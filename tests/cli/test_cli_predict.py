@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import uproot
 from xectool import engine
@@ -80,6 +81,23 @@ def test_truth_of_one_task_is_scored_where_another_is_missing(files: Path, train
     assert "energy_res_68pct" not in result.metrics
     assert any("energy" in found.problem for found in result.findings)
     assert (tmp_path / "report" / "resolution_uvwFI.pdf").exists()
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e3])
+def test_truth_in_another_unit_than_what_is_predicted_is_told(
+    files: Path, trained: Any, tmp_path: Path, factor: float
+) -> None:
+    """Resolutions of a thousand times were printed without a word."""
+    with uproot.open(files / "val.root") as file:
+        columns = dict(file["tree"].arrays(library="np"))
+    columns["energyTruth"] = (columns["energyTruth"] * factor).astype("f4")
+    columns = {name: np.concatenate([values] * 2) for name, values in columns.items()}  # ten events tell a unit
+    with TreeWriter(tmp_path / "t.root", {n: (v.dtype.str[1:], v.shape[1:]) for n, v in columns.items()}) as writer:
+        writer.extend(columns)
+    found = engine.predict(trained.checkpoint_best, [str(tmp_path / "t.root")], output=tmp_path / "p.root").findings
+    told = [item.problem for item in found if item.code == "DAT-16"]
+    assert len(told) == (factor != 1.0)
+    assert all("energy looks like MeV, not GeV" in problem for problem in told)
 
 
 @pytest.mark.parametrize("spec", ["{d}/val.root:tree", "{d}", "@{d}/list.txt", "{d}/va*.root"])

@@ -23,6 +23,7 @@ from xectool.errors import UsageError, in_shell
 from xectool.findings import Finding, Severity
 from xectool.models.normalize import Normalizer
 from xectool.tasks.baselines import ConventionalEstimator
+from xectool.training.events.baseline import units_of_truth
 from xectool.training.guards.inputs import Opinion, opinion_of, raw_line
 
 _KEPT_FILES = 4
@@ -39,7 +40,8 @@ def open_events(
 ) -> EventSource:
     """Open the files without the training's cuts: every event is served, whether its truth is known or not.
 
-    A file whose first events are out of scale is a finding of the source. ``names`` are settings of names that these
+    Findings of the source are a file whose first events are out of scale, and a truth in another unit, with which what
+    is predicted would be compared. ``names`` are settings of names that these
     files have in place of those of the training.
     """
     config = loaded.config
@@ -49,6 +51,7 @@ def open_events(
     source = source if max_events is None else source.first(max_events)
     source.kept_files = _KEPT_FILES  # read once, one after the other: 64 open ones would be 9 MB
     source.findings += scale_findings(loaded, source)
+    source.findings += tuple(seen.finding() for seen in units_of_truth(source, source.branches.truth).values())
     return source
 
 

@@ -161,6 +161,12 @@ def events_in_order(config: RunConfig, source: EventSource) -> Iterator[EventBat
         yield from loader.epoch(0)
 
 
+def units_of_truth(source: EventSource, tasks: Iterable[str]) -> dict[str, UnitsOfTruth]:
+    """Return the tasks whose truth seems to be in another unit, in any of the files of a source."""
+    by_file = {name: truth_by_file(name, source) for name in tasks}
+    return _units(source, by_file, {name: _plausible_sample(parts) for name, parts in by_file.items()})
+
+
 def _plausible_sample(by_file: Sequence[np.ndarray]) -> np.ndarray:
     values = np.concatenate(by_file)
     return _sample(values[plausible(values)]) if len(values) else values
