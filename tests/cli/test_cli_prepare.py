@@ -18,7 +18,7 @@ from xectool.config.load import load_config
 from xectool.config.platform import Platform
 from xectool.data.cache import deciding
 from xectool.data.cache.cached_events import CachedEvents
-from xectool.data.cache.deciding import choose_cache, codec_of, planned_bytes
+from xectool.data.cache.deciding import choose_cache, codec_of, planned_cache
 from xectool.data.cache.tables import PreparedTables
 from xectool.data.prepared import event_weights
 from xectool.data.source import open_source
@@ -333,9 +333,10 @@ def test_the_estimate_of_the_disk_is_what_is_written(files, xectool, tmp_path):
     xectool("prepare", files / "config.yaml", "--set", f"data.cache={tmp_path}/c")
     largest = max(path.stat().st_size for path in Path(tmp_path, "c").glob("*.events"))
     config = settings(files, f"data.cache={tmp_path}/c")
-    assert planned_bytes(config, 24) == pytest.approx(largest, rel=0.01)
-    assert planned_bytes(settings(files, "data.cache=off"), 10**9) == 0
-    assert planned_bytes(settings(files), 24) == 0
+    assert planned_cache(config, 24)[0] == pytest.approx(largest, rel=0.01)
+    assert planned_cache(settings(files, "data.cache=off"), 10**9) == (0, "off (data.cache)")
+    needed, reason = planned_cache(settings(files), 24)
+    assert (needed, reason.startswith("off, it would save 0 s of CPU")) == (0, True)
 
 
 @pytest.mark.parametrize(

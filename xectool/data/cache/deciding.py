@@ -104,15 +104,17 @@ def needed_bytes(source: EventSource, config: RunConfig) -> int:
     return sum(cache_bytes(file.num_selected, itemsize, width) for file in source.files if file.num_selected)
 
 
-def planned_bytes(config: RunConfig, num_events: int) -> int:
-    """Return what a cache of so many events would take; 0 where the configuration makes none."""
+def planned_cache(config: RunConfig, num_events: int) -> tuple[int, str]:
+    """Return what a cache of so many events would take, and why a run makes none; 0 bytes where it makes none."""
     tasks = config.tasks.enabled() if isinstance(config, RegressorConfig) else ()
     needed = cache_bytes(num_events, codec_of(config).dtype.itemsize, sum(TASK_WIDTHS[task] for task in tasks))
     if config.data.cache != "auto":
-        return 0 if config.data.cache == "off" else needed
+        return (0, "off (data.cache)") if config.data.cache == "off" else (needed, "")
     saved = _SAVED_S * (config.training.epochs - 1) * num_events
-    place = _place(needed, config.data.cache_limit_gb, Platform.detect()) if saved >= _WORTH_S else None
-    return 0 if place is None else needed
+    if saved < _WORTH_S:
+        return 0, _saves_little(saved, config)
+    fits = _place(needed, config.data.cache_limit_gb, Platform.detect()) is not None
+    return (needed, "") if fits else (0, _no_room(needed))
 
 
 def choose_cache(
@@ -147,13 +149,19 @@ def _automatic(config: RunConfig, sources: Sequence[EventSource], machine: Platf
             return CacheChoice(place, False, f"{place}, prepared, {size}")
     chosen = _place(needed, config.data.cache_limit_gb, machine)
     if chosen is None:
-        return CacheChoice(None, False, f"off, no local disk has room for {size}: {_ROOM} (data.cache: DIR)")
+        return CacheChoice(None, False, _no_room(needed))
     saved = _SAVED_S * (config.training.epochs - 1) * sum(source.num_events for source in sources)
     if saved < _WORTH_S and not wanted:
-        return CacheChoice(
-            None, False, f"off, it would save {saved:.0f} s of CPU in {counted(config.training.epochs, 'epoch')}"
-        )
+        return CacheChoice(None, False, _saves_little(saved, config))
     return CacheChoice(chosen, True, f"{chosen}, {size}, saves {saved:.0f} s of CPU")
+
+
+def _no_room(needed: int) -> str:
+    return f"off, no local disk has room for {needed / 1e9:.3g} GB: {_ROOM} (data.cache: DIR)"
+
+
+def _saves_little(saved: float, config: RunConfig) -> str:
+    return f"off, it would save {saved:.0f} s of CPU in {counted(config.training.epochs, 'epoch')}"
 
 
 def tables_of(config: RunConfig, writes: bool = False) -> PreparedTables:

@@ -16,7 +16,7 @@ from xectool.config.load import config_from_dict
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.data.blocks import SourceFile
-from xectool.data.cache.deciding import planned_bytes
+from xectool.data.cache.deciding import planned_cache
 from xectool.data.loader import LoaderOptions, loader_memory_bytes
 from xectool.data.plan import DataPlan
 from xectool.errors import XecError
@@ -64,7 +64,7 @@ def _estimate(asked: dict[str, Any]) -> dict[str, Any]:
         "max_batch": found.largest(search) if search and search.largest else None,
         "cures": found.cures(search) if search else {},
         "loader_bytes": found.loader_bytes(found.config),
-        "cache_bytes": planned_bytes(found.config, asked["events"]),
+        "cache": planned_cache(found.config, asked["events"]),
         "rss_bytes": peak_resident_bytes(),
     }
 

@@ -39,6 +39,7 @@ class Answer:
         recordings: One tape a request, in order.
         loader_bytes: Most the loader of the first request holds for the given number of events.
         cache_bytes: What its cache of these events takes on the disk.
+        no_cache: Why it makes none, where it makes none.
         max_batch: Largest batch that fits, None where it was not asked for.
         device_cure: Settings with which the step fits into the GPU; None where it fits, and without a search.
         host_cure: The same for the memory of the host.
@@ -48,6 +49,7 @@ class Answer:
     recordings: tuple[Recording, ...]
     loader_bytes: int
     cache_bytes: int
+    no_cache: str
     rss_bytes: int
     max_batch: int | None = None
     device_cure: Need | None = None
@@ -82,7 +84,8 @@ def ask(
     return Answer(
         recordings,
         int(answer["loader_bytes"]),
-        int(answer["cache_bytes"]),
+        int(answer["cache"][0]),
+        str(answer["cache"][1]),
         int(answer["rss_bytes"]),
         answer["max_batch"],
         cures.get("device_cure"),

@@ -160,7 +160,7 @@ def estimate(config: RunConfig, device: Device, wanted: Wanted, calibration: Cal
             *(predictions.lines(validation) if predictions else ()),
         ),
         estimator_bytes=answer.rss_bytes,
-        notes=step.notes,
+        notes=(*step.notes, *([f"event cache: {answer.no_cache}"] if answer.no_cache else [])),
     )
 
 
