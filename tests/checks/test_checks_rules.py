@@ -212,6 +212,15 @@ def test_04_only_a_branch_of_its_width_is_proposed_for_a_truth(look: Any, load: 
     assert one("DAT-04", look(rows, config=load()), "error", "energyTruth").fix.endswith("energy=e_gamma")
 
 
+@pytest.mark.parametrize("name", ["mc_uvw", "gen_point"])
+def test_04_another_point_of_truth_is_not_the_one_that_is_meant(look: Any, load: Any, rows: Rows, name: str) -> None:
+    """The point in the frame of the experiment, xyzTruth, was proposed for uvwTruth: only its last word is near."""
+    rows[name] = rows.pop("uvwTruth")
+    fix = one("DAT-04", look(rows, config=load("tasks.uvwFI.enabled=true")), "error", "uvwTruth").fix
+    assert "xyzTruth" not in fix
+    assert fix.endswith("uvwFI=mc_uvw") == (name == "mc_uvw")
+
+
 def test_04_a_run_number_of_a_longer_name_is_proposed(look: Any, rows: Rows) -> None:
     rows["runNumber"] = rows["prunes"] = rows.pop("run")
     item = one("DAT-04", look(rows), "warning", "nearest there: runNumber, prunes)")

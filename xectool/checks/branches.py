@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -142,8 +143,9 @@ def _meant(others: Mapping[str, BranchFacts], missing: Sequence[Wanted]) -> dict
     """
     found: dict[str, str] = {}
     for branch in missing:
-        near = nearest(branch.name, _of_width(others, branch.width), count=1)
-        found |= {branch.option: near[0]} if near else {}
+        named = {_without_truth(name): name for name in reversed(_of_width(others, branch.width))}
+        near = nearest(_without_truth(branch.name), named, count=1)
+        found |= {branch.option: named[near[0]]} if near else {}
     for branch in missing:
         free = [name for name in _of_width(others, branch.width) if name not in found.values()]
         free = [name for name in free if others[name].dtype.startswith("float") or branch.width == NUM_SENSORS]
@@ -154,6 +156,15 @@ def _meant(others: Mapping[str, BranchFacts], missing: Sequence[Wanted]) -> dict
         if branch.option not in found and fits:
             found[branch.option] = free[0]
     return found
+
+
+def _without_truth(name: str) -> str:
+    """Return a name without the word that any truth may have: another point in space is not near.
+
+    >>> _without_truth("uvwTruth"), _without_truth("truth_e"), _without_truth("Truth")
+    ('uvw', 'e', 'Truth')
+    """
+    return re.sub("_?truth_?", "", name, flags=re.IGNORECASE) or name
 
 
 def _trouble(
