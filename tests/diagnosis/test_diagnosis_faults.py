@@ -401,6 +401,22 @@ def test_a_jump_after_the_schedule_went_back_up_is_the_restart(
     assert record(run).causes[0].code == "XT-SPIKE-RESTART"
 
 
+@few
+@given(seed=seeds, delay=st.integers(0, 30), steps=st.integers(1, 12), lr=st.floats(0.05, 0.5), told=st.booleans())
+def test_a_jump_soon_after_the_rate_went_beyond_all_is_no_event(
+    record: Record, course: Any, seed: int, delay: int, steps: int, lr: float, told: bool
+) -> None:
+    """A resume at a hundred times the rate: three steps later an event was blamed, as the guard saw it over at once."""
+    run = course(seed=seed)
+    for row in run.rows[100:]:
+        row["lr"] = lr
+    run.scale(101 + delay, np.full(steps, 300.0))
+    if told:
+        run.event(101 + delay, "spike", loss=200.0, median=0.7)
+        run.event(103 + delay, "spike_recovered")
+    assert record(run).causes[0].code in ("XT-SPIKE-LR", "XT-SPIKE-RESTART", "XT-CONFIG-LR")
+
+
 def test_a_look_that_blames_the_rate_does_not_hide_the_restart_that_raised_it(
     write_run: Callable[[Any], Path], course: Any
 ) -> None:

@@ -74,6 +74,10 @@ class SpikeFromEvent(SpikeRule):
             since, _ = _left_out(case)
             gone = [f"left out of the run since step {since}"] if since else []
             return 0.92, [f"largest losses: {fixes.events_named(case.evidence, case.suspects)}", *gone]
+        return self._by_its_course(case, lasts)
+
+    def _by_its_course(self, case: SpikeCase, lasts: bool) -> Weight:
+        """Weigh a jump in which no event is known to be bad by itself."""
         if case.at_start:
             return 0.1, ["the loss rose among the first steps"]
         if case.grew:
@@ -81,6 +85,8 @@ class SpikeFromEvent(SpikeRule):
         triage = case.triage
         if triage.top_share >= 0.5 and triage.top_ratio >= SPIKE_FACTOR and not lasts:
             return 0.9, [f"one event makes {triage.top_share:.0%} of the loss of its batch"]
+        if case.before.lr_jump >= LR_JUMP and case.before.lr > HIGH_LR:
+            return 0.5, [f"the rate had risen by a factor {case.before.lr_jump:.3g} just before, beyond {HIGH_LR:g}"]
         if case.epochs_with_one >= _ONCE_AN_EPOCH:
             return 0.85, [f"once in each of {case.epochs_with_one} epochs in a row, as an event comes back"]
         if case.duration <= _NARROW:
