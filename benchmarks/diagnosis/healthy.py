@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from typing import Any
@@ -145,7 +146,7 @@ def partial(lab: Lab) -> None:
 
     def change(rows: Any, index: int) -> None:
         column = rows[TRUTH_BRANCHES[lab.choose(lab.tasks)]]
-        column[lab.rng.random(len(column)) < 0.33] = DEAD_VALUE
+        column[lab.rng.random(len(column)) < 0.33] = lab.choose([math.nan, DEAD_VALUE])
 
     rewritten(lab, change)
     lab.train()

@@ -116,7 +116,7 @@ def sensor(lab: Lab) -> None:
 @fault("NaN or Inf in a truth, masks on", "not finite", "XT-NAN-DATA", bisect=True)
 def masked_truth(lab: Lab) -> None:
     lab.configure(steps=40)
-    corrupt(lab, TRUTH_BRANCHES[lab.choose(lab.tasks)], NOT_NUMBERS, events=3)
+    corrupt(lab, TRUTH_BRANCHES[lab.choose(lab.tasks)], NOT_NUMBERS, events=3)  # many NaN are a mark, and sound
     lab.train()
 
 

@@ -192,6 +192,8 @@ def test_a_rate_in_place_of_a_factor_is_answered_with_the_factor_that_was_meant(
         (1e-4, "1e-3", "10   # to 0.001; --scale 0.001 ", "0.001 does not say whether it is one; the rate is 0.0001"),
         (2e-4, "2e-3", "10   # to 0.002; --scale 0.002 ", "0.002 does not say whether it is one"),
         (1e-5, "2e-3", "100   # to 0.001; --scale 0.002 ", "and 200 is beyond 0.001 to 100"),
+        (1e-6, "1e-3", "100   # to 0.0001; --scale 0.001 ", "and 1000 is beyond 0.001 to 100"),
+        (3e-6, "2e-3", "0.002   # to 6e-09; --scale 100   # to 0.0003", "and 666.667 is beyond"),
         (1e-8, "1e-4", "100   # to 1e-06", "10000 is beyond 0.001 to 100, and 0.0001 is beyond 0.001 to 100"),
         (3e-4, "0.1", "0.1   # to 3e-05", "0.1 does not say whether it is one, and 333.333 is beyond"),
         (3e-4, "nan", "0.1   # to 3e-05", "this is no number; the rate is 0.0003 now"),

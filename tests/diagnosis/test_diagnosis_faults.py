@@ -2068,3 +2068,50 @@ def test_two_causes_that_left_events_out_of_one_step_are_both_told_with_their_ow
     problems = {cause.code: cause.problem for cause in record(run).causes}
     assert problems["XT-NAN-DATA"].endswith(f"entry 3 of a.root: {reasons[0]}, and 1 more")
     assert problems["XT-SPIKE-EVENT"].endswith(f"left out of the run: {reasons[1]}")
+
+
+@pytest.mark.parametrize(("count", "severity"), [(3, Severity.WARNING), (60, Severity.INFO)])
+def test_many_truths_of_nan_are_a_mark_of_the_unknown(
+    record: Record, course: Any, count: int, severity: Severity
+) -> None:
+    run = course(config={"data": {"train_path": "a.root"}})
+    run.event(1, "run_start", num_train=200)
+    nothing = {"energy": {"count": count, "file": 0, "entry": 4, "value": math.nan, "same": 0}, "angle": None}
+    run.event(1, "baseline", terms={}, target_std={"energy": 0.013}, target_no_number=nothing)
+    found = record(run)
+    (cause,) = (cause for cause in (*found.causes, *found.notes) if cause.code == "XT-NAN-DATA")
+    assert cause.severity is severity
+    assert f"energy is NaN or infinite in {count} of 200 events" in cause.problem
+    assert "check-data a.root --config" in cause.fix
+
+
+@pytest.mark.parametrize("nothing", [[1, 2], "x", {"energy": None}, None, {"energy": [3]}])
+def test_a_damaged_record_of_the_truth_hides_nothing(record: Record, course: Any, nothing: Any) -> None:
+    run = course(config={"data": {"train_path": "a.root"}})
+    run.event(1, "run_start", num_train=200)
+    told = {"target_no_number": nothing, "target_unit_files": nothing, "target_unit": {"energy": "MeV"}}
+    run.event(1, "baseline", terms={}, target_std={"energy": 0.013}, **told)
+    run.event(1, "invalid_npho", message="invalid photon number nan: run 1 event 2, entry 2 of a.root:tree, sensor 5")
+    assert {cause.code for cause in record(run).causes} == {"XT-NAN-DATA", "XT-TARGET-SCALE"}
+
+
+def test_a_truth_that_is_nan_hides_no_step_that_is(record: Record, course: Any) -> None:
+    """As the likelier of one code it took the step, the severity and what followed from it."""
+    harmless = Cause(
+        "XT-NAN-DATA", 0.6, "1 truth is NaN", (), "x", severity=Severity.WARNING, step=1, symptom="no truth"
+    )
+    step = Cause("XT-NAN-DATA", 0.5, "step 50: NaN", (), "y", severity=Severity.ERROR, step=50, symptom="nan@50")
+    ended = Cause("XT-NAN", 0.9, "it ended", (), "z", severity=Severity.ERROR, step=50, symptom="end")
+    first, second = rank([harmless, step, ended], [])
+    assert (first.severity, first.step, first.fix) == (Severity.ERROR, 50, "y")
+    assert (second.code, second.follows) == ("XT-NAN", "XT-NAN-DATA")
+    assert any("1 truth is NaN" in line for line in first.evidence)
+
+
+def test_predictions_that_spread_little_beside_a_validation_in_another_unit_have_not_collapsed() -> None:
+    unit = Cause("XT-TARGET-SCALE", 0.9, "ns", (), "x", severity=Severity.WARNING, step=1, symptom="validated unit")
+    collapsed = Cause("XT-COLLAPSED", 0.88, "constant", (), "y", symptom="collapsed")
+    zero = Cause("XT-NO-LEARNING", 0.95, "every gradient is zero", (), "z", symptom="learning")
+    follows = {cause.code: cause.follows for cause in rank([unit, collapsed, zero], [])}
+    assert follows["XT-COLLAPSED"] in ("XT-TARGET-SCALE", "XT-NO-LEARNING")
+    assert (follows["XT-NO-LEARNING"], follows["XT-TARGET-SCALE"]) == ("", "")

@@ -111,7 +111,7 @@ def test_a_gpu_on_which_nothing_fits_is_told_the_least_that_does() -> None:
     assert not engine.estimate_memory(gpu=f"{0.97 * float(size)}GB", overrides=pasted).fits_device
     (error,) = (item for item in engine.estimate_memory(gpu=f"{size}GB").findings if item.code == "CFG-22")
     line, words = error.fix.split("   # ")
-    assert re.fullmatch(r"takes (8[5-9]|90)% of it, and nothing leaves more room", words)
+    assert re.fullmatch(r"takes (8[5-9]|90)% of it: no remedy leaves the 15% for pieces too small", words)
     assert engine.estimate_memory(gpu=f"{size}GB", overrides=line.replace("--set ", "").split()).fits_device
 
 

@@ -192,9 +192,8 @@ def rank(opinions: Iterable[Opinion], suspicion: Sequence[str]) -> list[Cause]:
         opinions: What the rules said.
         suspicion: Codes in the order of suspicion; it decides between equally likely ones.
     """
-    opinions = list(opinions)
     order = {code: place for place, code in reversed(list(enumerate(suspicion)))}
-    best = _one_a_symptom(opinions, order)
+    best = _one_a_symptom(list(opinions), order)
     merged = _one_a_code(best)
     roots, following = [], []
     for cause in merged:
@@ -261,9 +260,9 @@ def _also(best: Cause, same: Sequence[Cause]) -> list[str]:
     return [f"also: {problem}{cure}" for problem, cure in cures.items()]
 
 
-def _likelihood(cause: Cause) -> tuple[bool, float, int]:
-    """Return the order of causes of one code: a note hides no fault."""
-    return cause.severity is not Severity.INFO, cause.confidence, -cause.step
+def _likelihood(cause: Cause) -> tuple[bool, bool, float, int]:
+    """Return the order of causes of one code: a note hides no fault, and neither does truth that takes no part."""
+    return cause.severity is not Severity.INFO, cause.symptom != NO_TRUTH, cause.confidence, -cause.step
 
 
 def _comes_again(cause: Cause, other: Cause) -> bool:
@@ -289,8 +288,9 @@ def _root_of(cause: Cause, causes: Sequence[Cause]) -> Cause | None:
 def _may_lead(root: Cause, cause: Cause) -> bool:
     if root.symptom == NO_TRUTH or (root.code == ZeroGradient.code and root.symptom != ENCODER):
         return False  # truth that takes no part, a token that nobody uses: they explain nothing
-    of_losses = root.symptom == VALIDATED  # it makes those of the validation large, and nothing else
-    return cause.code in (("XT-NO-LEARNING",) if of_losses else LEADS_TO.get(root.code, ())) and _not_after(root, cause)
+    if root.symptom == VALIDATED:  # it makes losses and spreads of the validation large or small, and nothing else
+        return cause.code in ("XT-NO-LEARNING", "XT-COLLAPSED") and cause.confidence <= root.confidence
+    return cause.code in LEADS_TO.get(root.code, ()) and _not_after(root, cause)
 
 
 def _not_after(root: Cause, cause: Cause) -> bool:

@@ -84,13 +84,12 @@ def refuse_rate(run_dir: Path | str, rate: float) -> NoReturn:
     _socket(directory)
     now, allowed = watch(directory).lr, ACTIONS["lr"]
     wanted = float(f"{rate / now:.6g}") if now > 0 else math.nan
-    is_rate = wanted > 0 and rate < HIGH_LR
-    is_rate = is_rate and (rate < allowed.low or abs(math.log(wanted)) < abs(math.log(rate)))
-    meant = dict.fromkeys((wanted, rate) if is_rate else (rate, wanted))
-    beyond = [factor for factor in meant if factor < allowed.low or factor > allowed.high]
+    may_be_rate = wanted > 0 and rate < HIGH_LR
+    near = min(max(wanted, allowed.low), allowed.high) if may_be_rate else wanted  # what one request may lead to
+    is_rate = may_be_rate and (rate < allowed.low or abs(math.log(wanted)) <= abs(math.log(rate)))
+    meant = dict.fromkeys((near, rate) if is_rate else (rate, near))
     factors = [factor for factor in meant if allowed.low <= factor <= allowed.high]
-    if is_rate and wanted in beyond:  # as near to that rate as one request leads
-        factors.insert(0, min(max(wanted, allowed.low), allowed.high))
+    beyond = [factor for factor in (wanted, rate) if factor < allowed.low or factor > allowed.high]
     doubts = [f"{rate:g} does not say whether it is one"] if rate in factors or wanted in factors else []
     doubts += [f"{factor:g} is beyond {allowed.low:g} to {allowed.high:g}" for factor in beyond]
     known = f"; the rate is {now:.4g} now" if now > 0 else ""

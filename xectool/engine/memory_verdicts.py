@@ -150,7 +150,8 @@ def _device_fix(found: Estimate) -> str:
         return "xectool estimate-memory CONFIG"
     if cure.fits:
         tight = cure.needed_bytes > found.device.planned_bytes
-        full = f"   # takes {cure.needed_bytes / found.device.total_bytes:.0%} of it, and nothing leaves more room"
+        share = cure.needed_bytes / found.device.total_bytes
+        full = f"   # takes {share:.0%} of it: no remedy leaves the 15% for pieces too small"
         return _line(cure.settings) + full * tight
     least = cure.needed_bytes / USABLE / 1e9
     return f"a GPU with {least * 1.005:.3g} GB, the least that this network needs: {_line(cure.settings)}"

@@ -128,6 +128,11 @@ def _triage(content: Mapping[str, Any]) -> Triage:
     )
 
 
+def mapping(value: object) -> Mapping[str, Any]:
+    """Return a recorded mapping, empty where there is something else."""
+    return value if isinstance(value, Mapping) else {}
+
+
 def whole(value: object, default: int) -> int:
     """Return a recorded number as an integer, or ``default`` where there is none."""
     found = number(value)

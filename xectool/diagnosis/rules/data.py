@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from xectool.detector.constants import UNKNOWN_ABOVE
-from xectool.detector.truth_ranges import told_no_number
+from xectool.detector.truth_ranges import are_few, told_no_number
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.files import train_files
-from xectool.diagnosis.evidence.incidents import identities, number, whole
+from xectool.diagnosis.evidence.incidents import identities, mapping, number, whole
 from xectool.errors import counted
 from xectool.findings import Severity
 
@@ -140,7 +140,6 @@ class InvalidReadings(DiagnosisRule):
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Report them; other photon numbers below the domain of a scheme are noise of the baseline."""
-        yield from self._no_truth(evidence)
         for sample, name in (("train", "training"), ("val", "validation")):
             told = (event for event in evidence.of("invalid_npho") if event.data.get("sample", "train") == sample)
             found = [event for event in told if _is_no_reading(event.message)]
@@ -157,26 +156,34 @@ class InvalidReadings(DiagnosisRule):
                     symptom="readings" if sample == "train" else "validation readings",
                 )
 
+        yield from self._no_truth(evidence)
+
     def _no_truth(self, evidence: Evidence) -> Iterator[Cause]:
-        """Yield the tasks that have no number as their truth in some events; nothing else comes of it."""
+        """Yield the tasks that have no number as their truth in some events; nothing else comes of it.
+
+        Many such are a mark of what is not known, as 1e10 is: a note.
+        """
         baseline, started = evidence.last("baseline"), evidence.last("run_start")
-        found: Mapping[str, Any] = (baseline.data.get("target_no_number") or {}) if baseline else {}
-        if found:
-            num_train = whole(started.data.get("num_train"), 0) if started else 0
-            told = (told_no_number(task, whole(one.get("count"), 1), num_train) for task, one in found.items())
-            yield Cause(
-                code=self.code,
-                confidence=0.6,
-                problem="; ".join(told) + ", which take no part in its loss and metrics",
-                evidence=tuple(
-                    f"{task}: first in entry {one.get('entry')} of {file_of(evidence, one)}"
-                    for task, one in found.items()
-                ),
-                fix=fixes.check_files(evidence.run_dir, [file_of(evidence, one) for one in found.values()]),
-                severity=Severity.WARNING,
-                step=1,
-                symptom=NO_TRUTH,
-            )
+        recorded = baseline.data.get("target_no_number") if baseline else None
+        num_train = whole(started.data.get("num_train"), 0) if started else 0
+        found = {task: one for task, one in mapping(recorded).items() if mapping(one)}
+        if not found or num_train <= 0:
+            return
+        told = (told_no_number(task, whole(one.get("count"), 1), num_train) for task, one in found.items())
+        files = [path for one in found.values() if (path := file_of(evidence, one)) in train_files(evidence.manifest)]
+        few = any(are_few(whole(one.get("count"), 1), num_train) for one in found.values())
+        yield Cause(
+            code=self.code,
+            confidence=0.6,
+            problem="; ".join(told) + ", which take no part in its loss and metrics",
+            evidence=tuple(
+                f"{task}: first in entry {one.get('entry')} of {file_of(evidence, one)}" for task, one in found.items()
+            ),
+            fix=fixes.check_files(evidence.run_dir, files) if files else fixes.check_named_files(evidence, "train"),
+            severity=Severity.WARNING if few else Severity.INFO,
+            step=1,
+            symptom=NO_TRUTH,
+        )
 
 
 class ImplausibleEvents(DiagnosisRule):

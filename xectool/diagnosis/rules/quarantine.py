@@ -91,11 +91,11 @@ def _said_of(evidence: Evidence, left_out: EventRecord) -> str:
     """Return what a guard said of the events that were left out; it tells all that cannot be of a step at once."""
     named = identities(left_out.data.get("events"))
     for told in (event for event in evidence.of("implausible_event") if event.step == left_out.step):
-        all_told, reasons = identities(told.data.get("events")), told.data.get("reasons") or ()
+        all_told, reasons = identities(told.data.get("events")), told.data.get("reasons")
         places = [all_told.index(identity) for identity in named if identity in all_told]
         if not (named and all_told) or 0 in places:
             return told.message
-        if places and places[0] < len(reasons):
+        if places and isinstance(reasons, list) and len(reasons) == len(all_told):
             return str(reasons[places[0]])
     return ""
 

@@ -11,7 +11,7 @@ from xectool.detector.truth_ranges import likely_unit, told_never_filled
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
-from xectool.diagnosis.evidence.incidents import number
+from xectool.diagnosis.evidence.incidents import mapping, number
 from xectool.diagnosis.rules.data import SINGLE_EVENTS, file_of
 from xectool.diagnosis.rules.inputs import check_beside
 from xectool.findings import Severity
@@ -270,8 +270,11 @@ def _elsewhere(evidence: Evidence, sample: str) -> set[str]:
 
 def _check_odd_files(evidence: Evidence, known: Mapping[str, Any], tasks: Sequence[str], sample: str) -> str:
     """Return the command that judges the files in another unit; all of their sample where none of them was told."""
-    odd = [str(path) for task in tasks for path in (known.get("target_unit_files") or {}).get(task, ())]
-    return fixes.check_files(evidence.run_dir, odd) if odd else fixes.check_named_files(evidence, sample)
+    files = {task: mapping(known.get("target_unit_files")).get(task) for task in tasks}
+    odd = [str(path) for told in files.values() if isinstance(told, list) for path in told]
+    return (
+        fixes.check_files(evidence.run_dir, odd) if all(files.values()) else fixes.check_named_files(evidence, sample)
+    )
 
 
 def _num_train(evidence: Evidence) -> float:

@@ -55,7 +55,7 @@ class Baseline:
         val_terms: The same as ``terms`` for the validation events; none without truth, or of the sensor kinds.
         units: Unit the truth of a task seems to be in, where that is another than it should be.
         val_units: The same of the tasks whose training files are in their unit.
-        unit_files: Paths of the files in another unit, by task, as far as they can be told from others.
+        unit_files: The files in another unit with their trees, by task, as far as they can be told from others.
         impossible: What `count_truth` found of each task with a truth that no event can have.
         never_filled: The same of truths of exactly 0.
         no_number: The same of truths that are NaN or infinite.
@@ -112,7 +112,7 @@ class Baseline:
             far=far,
             units={name: seen.told for name, seen in units.items()},
             val_units={name: f"{seen.seen} in {seen.place}" for name, seen in validated_only.items()},
-            unit_files={name: [f.path for f in seen.judged] for name, seen in (units | validated_only).items()},
+            unit_files={name: [f.name for f in seen.judged] for name, seen in (units | validated_only).items()},
             val_terms=val_terms,
             impossible=beyond,
             never_filled=empty,
