@@ -71,7 +71,7 @@ def test_a_resume_with_a_validation_truth_in_another_unit_records_it(
         writer.extend(columns)
     again = engine.train(config, overrides=[f"data.val_path={target}"], resume=first.run_dir, max_steps=2)
     assert events(again.run_dir, "baseline")[-1].data["val_target_unit"] == {"energy": f"MeV in {target}:tree"}
-    assert events(again.run_dir, "baseline")[-1].data["target_unit_files"] == {"energy": [f"{target}:tree"]}
+    assert events(again.run_dir, "baseline")[-1].data["val_target_unit_files"] == {"energy": [f"{target}:tree"]}
 
 
 def test_a_checkpoint_that_lost_its_moments_is_refused(tiny_config: Config) -> None:

@@ -129,7 +129,7 @@ class TargetScale(DiagnosisRule):
                 confidence=0.9,
                 problem="; ".join(found.values()) + ": what is predicted is in that other unit, too",
                 evidence=tuple(f"{task}: spread {spreads.get(task, math.nan):.3g}" for task in found),
-                fix=_check_odd_files(evidence, known, list(found), "train"),
+                fix=_check_odd_files(evidence, known.get("target_unit_files"), list(found), "train"),
                 severity=Severity.WARNING,
                 step=1,
                 symptom="target unit",
@@ -149,7 +149,7 @@ class TargetScale(DiagnosisRule):
                 problem="; ".join(units.values())
                 + ": that of the training files is in its unit, and so are predictions",
                 evidence=("val/loss, the best epoch and the metrics compare numbers of two units",),
-                fix=_check_odd_files(evidence, known, list(units), "val"),
+                fix=_check_odd_files(evidence, known.get("val_target_unit_files"), list(units), "val"),
                 severity=Severity.WARNING,
                 step=1,
                 symptom=VALIDATED,
@@ -268,13 +268,12 @@ def _elsewhere(evidence: Evidence, sample: str) -> set[str]:
     return {_task(event) for event in told if not event.data.get("meaning")}
 
 
-def _check_odd_files(evidence: Evidence, known: Mapping[str, Any], tasks: Sequence[str], sample: str) -> str:
+def _check_odd_files(evidence: Evidence, told: object, tasks: Sequence[str], sample: str) -> str:
     """Return the command that judges the files in another unit; all of their sample where none of them was told."""
-    files = {task: mapping(known.get("target_unit_files")).get(task) for task in tasks}
-    odd = [str(path) for told in files.values() if isinstance(told, list) for path in told]
-    return (
-        fixes.check_files(evidence.run_dir, odd) if all(files.values()) else fixes.check_named_files(evidence, sample)
-    )
+    files = [mapping(told).get(task) for task in tasks]
+    odd = [str(path) for paths in files if isinstance(paths, list) for path in paths]
+    every = all(files) and odd
+    return fixes.check_files(evidence.run_dir, odd) if every else fixes.check_named_files(evidence, sample)
 
 
 def _num_train(evidence: Evidence) -> float:

@@ -56,6 +56,7 @@ class Baseline:
         units: Unit the truth of a task seems to be in, where that is another than it should be.
         val_units: The same of the tasks whose training files are in their unit.
         unit_files: The files in another unit with their trees, by task, as far as they can be told from others.
+        val_unit_files: The same of ``val_units``.
         impossible: What `count_truth` found of each task with a truth that no event can have.
         never_filled: The same of truths of exactly 0.
         no_number: The same of truths that are NaN or infinite.
@@ -70,6 +71,7 @@ class Baseline:
     units: dict[str, str] = field(default_factory=dict)
     val_units: dict[str, str] = field(default_factory=dict)
     unit_files: dict[str, list[str]] = field(default_factory=dict)
+    val_unit_files: dict[str, list[str]] = field(default_factory=dict)
     val_terms: dict[str, float] = field(default_factory=dict)
     impossible: dict[str, dict[str, Any]] = field(default_factory=dict)
     never_filled: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -112,7 +114,8 @@ class Baseline:
             far=far,
             units={name: seen.told for name, seen in units.items()},
             val_units={name: f"{seen.seen} in {seen.place}" for name, seen in validated_only.items()},
-            unit_files={name: [f.name for f in seen.judged] for name, seen in (units | validated_only).items()},
+            unit_files={name: [file.name for file in seen.judged] for name, seen in units.items()},
+            val_unit_files={name: [file.name for file in seen.judged] for name, seen in validated_only.items()},
             val_terms=val_terms,
             impossible=beyond,
             never_filled=empty,

@@ -61,6 +61,7 @@ class NoLearning(Guard):
                 "target_unit": baseline.units,
                 "val_target_unit": baseline.val_units,
                 "target_unit_files": baseline.unit_files,
+                "val_target_unit_files": baseline.val_unit_files,
                 "target_impossible": baseline.impossible,
                 "target_never_filled": baseline.never_filled,
                 "target_no_number": baseline.no_number,
