@@ -100,6 +100,17 @@ def test_truth_in_another_unit_than_what_is_predicted_is_told(
     assert all("energy looks like MeV, not GeV" in problem for problem in told)
 
 
+def test_files_with_and_without_truth_are_predicted_together(files: Path, trained: Any, tmp_path: Path) -> None:
+    with uproot.open(files / "val.root") as file:
+        columns = dict(file["tree"].arrays(["npho", "relative_time"], library="np"))
+    with TreeWriter(tmp_path / "data.root", {n: (v.dtype.str[1:], v.shape[1:]) for n, v in columns.items()}) as writer:
+        writer.extend(columns)
+    both = [str(files / "val.root"), str(tmp_path / "data.root")]
+    found = engine.predict(trained.checkpoint_best, both, output=tmp_path / "p.root")
+    assert found.events == 16
+    assert not [item for item in found.findings if item.code == "DAT-16"]
+
+
 @pytest.mark.parametrize("spec", ["{d}/val.root:tree", "{d}", "@{d}/list.txt", "{d}/va*.root"])
 def test_inputs_may_be_named_in_every_way(files: Path, trained: Any, tmp_path: Path, spec: str) -> None:
     shutil.copy(files / "val.root", tmp_path / "val.root")

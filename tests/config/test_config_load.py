@@ -195,6 +195,10 @@ def test_a_setting_of_the_command_line_costs_none_of_a_misspelt_section(write: W
     with pytest.raises(ConfigError) as caught:
         load_config(path, ["training.epochs=3", "training.lr=1e-4"])
     assert caught.value.fix == "training.epochs: 2\ntraining.lr: 0.001"
+    path = write(GOOD + "training: {lr: 3e-4}\ntrainning: {lr: 0.001}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, ["training.lr=1e-4"])
+    assert caught.value.fix == "delete trainning"
 
 
 def test_a_misspelt_task_is_its_line_with_its_settings(write: Write, refused: Refused) -> None:

@@ -2108,10 +2108,17 @@ def test_a_truth_that_is_nan_hides_no_step_that_is(record: Record, course: Any) 
     assert any("1 truth is NaN" in line for line in first.evidence)
 
 
-def test_predictions_that_spread_little_beside_a_validation_in_another_unit_have_not_collapsed() -> None:
-    unit = Cause("XT-TARGET-SCALE", 0.9, "ns", (), "x", severity=Severity.WARNING, step=1, symptom="validated unit")
-    collapsed = Cause("XT-COLLAPSED", 0.88, "constant", (), "y", symptom="collapsed")
-    flat = Cause("XT-NO-LEARNING", 0.85, "training loss at its constant", (), "z", symptom="learning")
-    follows = {cause.code: cause.follows for cause in rank([unit, collapsed], [])}
-    assert follows == {"XT-COLLAPSED": "XT-TARGET-SCALE", "XT-TARGET-SCALE": ""}
-    assert {cause.code: cause.follows for cause in rank([unit, flat], [])}["XT-NO-LEARNING"] == ""
+@pytest.mark.parametrize("both", [False, True])
+def test_predictions_that_spread_little_beside_a_validation_in_another_unit_have_not_collapsed(
+    record: Record, course: Any, both: bool
+) -> None:
+    """Times in s beside a validation in ns: a collapse, and a training at another rate, of what had been learned."""
+    run = course(steps=200, config={"data": {"train_path": "a.root", "val_path": "v.root"}})
+    unit = {"timing": "ns in v.root:tree"}
+    run.event(1, "baseline", terms={}, target_std={"timing": 3e-10, "angle": 20.0}, val_target_unit=unit)
+    spreads = {"timing": {"pred_std": 3e-10, "target_std": 0.3}}
+    if both:
+        spreads["angle"] = {"pred_std": 1e-9, "target_std": 20.0}
+    run.event(200, "collapsed", tasks=spreads)
+    codes = [cause.code for cause in record(run).causes]
+    assert codes == ["XT-TARGET-SCALE", "XT-COLLAPSED"][: 1 + both]

@@ -18,6 +18,8 @@ _JOINED = "write them as one branch, numpy.concatenate([FIRST, SECOND], axis=1),
 _ALL_NUMBERS = "write all numbers of every event when the file is made"
 # Numbers of another detector are the usual reason for a width that does not fit.
 _OTHER_FILE = "use the file of this detector"
+_SAYS_TRUTH = re.compile("truth|true|mc|gen|sim", re.IGNORECASE)
+_SHORT = 3  # letters of which few are shared by chance
 _CODES = {"missing": "XT-DATA-BRANCH", "width": "XT-DATA-WIDTH", "type": "XT-DATA-TYPE"}
 
 
@@ -143,9 +145,8 @@ def _meant(others: Mapping[str, BranchFacts], missing: Sequence[Wanted]) -> dict
     """
     found: dict[str, str] = {}
     for branch in missing:
-        named = {_without_truth(name): name for name in reversed(_of_width(others, branch.width))}
-        near = nearest(_without_truth(branch.name), named, count=1)
-        found |= {branch.option: named[near[0]]} if near else {}
+        near = _near(branch.name, _of_width(others, branch.width))
+        found |= {branch.option: near} if near else {}
     for branch in missing:
         free = [name for name in _of_width(others, branch.width) if name not in found.values()]
         free = [name for name in free if others[name].dtype.startswith("float") or branch.width == NUM_SENSORS]
@@ -158,13 +159,24 @@ def _meant(others: Mapping[str, BranchFacts], missing: Sequence[Wanted]) -> dict
     return found
 
 
-def _without_truth(name: str) -> str:
-    """Return a name without the word that any truth may have: another point in space is not near.
+def _near(wanted: str, names: Sequence[str]) -> str:
+    """Return the name that is nearest, empty where none is; another point in space is not near by the word "truth".
 
-    >>> _without_truth("uvwTruth"), _without_truth("truth_e"), _without_truth("Truth")
-    ('uvw', 'e', 'Truth')
+    >>> _near("uvwTruth", ["xyzTruth", "uvwReco"]), _near("uvwTruth", ["xyzTruth", "mc_uvw"])
+    ('', 'mc_uvw')
     """
+    own = _without_truth(wanted)
+    alike = [name for name in nearest(wanted, names) if _may_be(own, _without_truth(name))]
+    told = {_without_truth(name): name for name in reversed(names) if _SAYS_TRUTH.search(name)}
+    return next(iter([*alike, *(told[name] for name in nearest(own, told, count=1))]), "")
+
+
+def _without_truth(name: str) -> str:
     return re.sub("_?truth_?", "", name, flags=re.IGNORECASE) or name
+
+
+def _may_be(own: str, other: str) -> bool:
+    return len(other) < _SHORT or bool({*own.lower()} & {*other.lower()})
 
 
 def _trouble(

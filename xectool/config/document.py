@@ -38,11 +38,13 @@ class Document:
         source: Path of the file, as the user gave it.
         values: Nested dictionaries, lists and scalars.
         origins: ``file:line`` or ``--set`` of each key path.
+        overridden: Keys of the file that ``--set`` gave another value.
     """
 
     source: str
     values: dict[str, Any]
     origins: dict[KeyPath, str] = field(default_factory=dict)
+    overridden: set[KeyPath] = field(default_factory=set)
 
     def origin(self, key: str) -> str:
         """Return ``file:line`` of a dotted key; of the section where the key itself was not written."""

@@ -67,8 +67,9 @@ def unknown_key(key: str, document: Document, kind: str) -> Finding:
 
 
 def _is_in_file(key: str, document: Document) -> bool:
-    """Return whether a key has a value that ``--set`` did not give it."""
-    return document.has(tuple(key.split("."))) and document.origin(key) != SET
+    """Return whether the file itself has a key."""
+    path = tuple(key.split("."))
+    return path in document.overridden or (document.has(path) and document.origin(key) != SET)
 
 
 def _renamed(key: str, meant: str, document: Document) -> str:

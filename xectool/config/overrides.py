@@ -30,7 +30,9 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
                 fix="--set training.lr=1e-4",
                 code="CFG-01",
             )
-        given = partial(_given, key)
+        given, path = partial(_given, key), tuple(key.split("."))
+        if document.has(path) and document.origin(key) != SET:
+            document.overridden.add(path)
         _write(document, key, parse_value(value, f"{SET} {key}", given), SET)
 
 

@@ -154,14 +154,15 @@ class EventSource:
         window.identity[:] = self._identity(file, piece)
 
     def truth(self, file_index: int, task: str) -> npt.NDArray[np.float32]:
-        """Return the truth of a task for the served entries of a file, shape (events, D)."""
+        """Return the truth of a task for the served entries of a file, shape (events, D); 1e10 of a file without it."""
         served = self.files[file_index]
         cached = None if self.cache is None else self.cache.truth(file_index, task)
         if cached is not None:
             return cached
         file = self.event_file(file_index)
-        values = np.empty((served.num_entries, self.widths[task]), np.float32)
-        file.read_into(self.branches.truth[task], 0, served.num_entries, values)
+        values = np.full((served.num_entries, self.widths[task]), DEAD_VALUE, np.float32)
+        if self.branches.truth[task] in file.branch_names:
+            file.read_into(self.branches.truth[task], 0, served.num_entries, values)
         return values if served.selected is None else values[served.selected]
 
     def run_event_numbers(self, file_index: int) -> npt.NDArray[np.int64]:

@@ -286,10 +286,8 @@ def _root_of(cause: Cause, causes: Sequence[Cause]) -> Cause | None:
 
 
 def _may_lead(root: Cause, cause: Cause) -> bool:
-    if root.symptom == NO_TRUTH or (root.code == ZeroGradient.code and root.symptom != ENCODER):
-        return False  # truth that takes no part, a token that nobody uses: they explain nothing
-    if root.symptom == VALIDATED:  # it changes what is validated: predictions seem not to spread beside such a truth
-        return cause.code == "XT-COLLAPSED"
+    if root.symptom in (NO_TRUTH, VALIDATED) or (root.code == ZeroGradient.code and root.symptom != ENCODER):
+        return False  # truth that nothing is trained on, a token that nobody uses: they explain nothing
     return cause.code in LEADS_TO.get(root.code, ()) and _not_after(root, cause)
 
 

@@ -89,7 +89,7 @@ def refuse_rate(run_dir: Path | str, rate: float) -> NoReturn:
     is_rate = may_be_rate and (rate < allowed.low or abs(math.log(wanted)) <= abs(math.log(rate)))
     meant = dict.fromkeys((near, rate) if is_rate else (rate, near))
     factors = [factor for factor in meant if allowed.low <= factor <= allowed.high]
-    beyond = [factor for factor in (wanted, rate) if factor < allowed.low or factor > allowed.high]
+    beyond = [factor for factor in dict.fromkeys((wanted, rate)) if factor < allowed.low or factor > allowed.high]
     doubts = [f"{rate:g} does not say whether it is one"] if rate in factors or wanted in factors else []
     doubts += [f"{factor:g} is beyond {allowed.low:g} to {allowed.high:g}" for factor in beyond]
     known = f"; the rate is {now:.4g} now" if now > 0 else ""

@@ -112,7 +112,7 @@ def planned_cache(config: RunConfig, num_events: int) -> tuple[int, str]:
         return (0, "off (data.cache)") if config.data.cache == "off" else (needed, "")
     saved = _SAVED_S * (config.training.epochs - 1) * num_events
     if saved < _WORTH_S:
-        return 0, _saves_little(saved, config)
+        return 0, f"{_saves_little(saved, config)}; one that was prepared is used"
     fits = _place(needed, config.data.cache_limit_gb, Platform.detect()) is not None
     return (needed, "") if fits else (0, _no_room(needed))
 

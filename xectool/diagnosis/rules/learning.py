@@ -28,7 +28,7 @@ from xectool.diagnosis.cases.plateau import (
 )
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
-from xectool.diagnosis.evidence.incidents import number
+from xectool.diagnosis.evidence.incidents import mapping, number
 from xectool.diagnosis.evidence.statistics import median
 from xectool.diagnosis.gradient_bands import suggested_clip
 from xectool.findings import Severity
@@ -141,6 +141,10 @@ class Collapsed(DiagnosisRule):
         if event is None or no_step_size(evidence) or same_validations(evidence, term_levels(evidence)):
             return
         tasks = {name: values for name, values in (event.data.get("tasks") or {}).items() if isinstance(values, dict)}
+        baseline = evidence.last("baseline")
+        other_unit = mapping(baseline.data.get("val_target_unit")) if baseline else {}  # beside it none spreads
+        if other_unit and not (tasks := {name: values for name, values in tasks.items() if name not in other_unit}):
+            return
         lines = [
             f"{name}: predictions spread {_of(values, 'pred_std')}, truth {_of(values, 'target_std')}"
             for name, values in tasks.items()

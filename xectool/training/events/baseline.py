@@ -93,7 +93,6 @@ class Baseline:
         terms = task.trivial_losses(truth)
         sums = torch.tensor([terms.get(term, 0.0) for term in task.terms], dtype=torch.float64)
         counts = torch.tensor([float(term in terms) for term in task.terms], dtype=torch.float64)
-        far = {name: 1.0 - float(rows.mean()) for name, rows in sound.items()}
         validated = {name: truth_by_file(name, val) for name in task.terms}
         of_val = {name: _plausible_sample(parts) for name, parts in validated.items()}
         units = _units(source, by_file, truth)
@@ -111,7 +110,7 @@ class Baseline:
             terms=terms,
             target_std=spread,
             objective=task.combine(sums, counts),
-            far=far,
+            far={name: 1.0 - float(rows.mean()) for name, rows in sound.items()},
             units={name: seen.told for name, seen in units.items()},
             val_units={name: f"{seen.seen} in {seen.place}" for name, seen in validated_only.items()},
             unit_files={name: [file.name for file in seen.judged] for name, seen in units.items()},
