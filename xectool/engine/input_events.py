@@ -41,8 +41,8 @@ def open_events(
     """Open the files without the training's cuts: every event is served, whether its truth is known or not.
 
     Findings of the source are a file whose first events are out of scale, and a truth in another unit, with which what
-    is predicted would be compared. ``names`` are settings of names that these
-    files have in place of those of the training.
+    is predicted would be compared. ``names`` are settings of names that these files have in place of those of the
+    training.
     """
     config = loaded.config
     tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()

@@ -77,11 +77,12 @@ class TargetScale(DiagnosisRule):
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Compare the spread of each truth with the scale it was given."""
         baseline = evidence.last("baseline")
-        spreads = (baseline.data.get("target_std") if baseline else None) or {}
-        yield from self._in_another_unit(evidence, baseline.data if baseline else {})
-        yield from self._validated_in_another_unit(evidence, baseline.data if baseline else {})
-        marks = _marks(baseline.data if baseline else {}, _num_train(evidence))
-        shares = _far_shares(baseline.data if baseline else {}, _num_train(evidence))
+        known = baseline.data if baseline else {}
+        spreads = known.get("target_std") or {}
+        yield from self._in_another_unit(evidence, known)
+        yield from self._validated_in_another_unit(evidence, known)
+        marks = _marks(known, _num_train(evidence))
+        shares = _far_shares(known, _num_train(evidence))
         yield from self._in_two_units(evidence, {task: share for task, share in shares.items() if task not in marks})
         found = {
             task: std / scale
