@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import uproot
+import yaml
 from xectool.cli import boundary
 from xectool.cli.app import app
+from xectool.config.load import load_config
 from xectool.engine.at_hand import renamed
 from xectool.errors import MisnamedRun
 from xectool.runlog.records import EpochRecord, StepRecord
@@ -52,6 +54,24 @@ def test_comparison_shows_the_differing_key(root, capsys):
     assert [item["key"] for item in result["config"]] == ["training.lr"]
     assert boundary.run(app, ["runs", "compare", str(root / "one"), str(root / "two")]) == 0
     assert "training.lr" in capsys.readouterr().err
+
+
+def test_keys_that_one_kind_alone_has_are_counted_and_not_listed_beside_those_that_differ(root, capsys):
+    for name, kind in (("one", "regressor"), ("two", "mae")):
+        values = load_config(Path("examples") / f"{kind}.yaml").config.model_dump(mode="json")
+        (root / name / "config.yaml").write_text(yaml.safe_dump(values))
+    places = [str(root / "one"), str(root / "two")]
+    assert boundary.run(app, ["runs", "compare", *places, "--json"]) == 0
+    by_key = {item["key"]: item for item in json.loads(capsys.readouterr().out)["result"]["config"]}
+    assert by_key["tasks.energy.loss_fn"]["absent"] == [False, True]
+    assert by_key["kind"]["absent"] == [False, False]
+    assert boundary.run(app, ["runs", "compare", *places]) == 0
+    out = " ".join(capsys.readouterr().err.split())
+    assert "regressor mae" in out
+    assert "tasks.energy.loss_fn" not in out
+    tasks = sum(key.startswith("tasks.") for key in by_key)
+    assert f"keys of one alone: tasks ({tasks}), reweighting (" in out
+    assert "keys of two alone: " in out
 
 
 def test_a_run_that_lost_its_configuration_is_compared_by_its_metrics(root, capsys):

@@ -37,6 +37,7 @@ class RunDifference:
         first: Value of the first run.
         second: Value of the second run.
         values: Values of all runs.
+        absent: For each run whether it does not know the key at all; None is a value of some keys.
         errors: Of a metric, the statistical errors of the values; None where they are not known.
         differences: Of a metric with errors, each run minus the first one, from the second run on.
         difference_errors: Errors of the differences; smaller than those of the values, as the events are the same.
@@ -46,6 +47,7 @@ class RunDifference:
     first: Any
     second: Any
     values: tuple[Any, ...] = ()
+    absent: tuple[bool, ...] = ()
     errors: tuple[float | None, ...] = ()
     differences: tuple[float | None, ...] = ()
     difference_errors: tuple[float | None, ...] = ()
@@ -131,9 +133,9 @@ def _differences(sides: Sequence[_Side]) -> tuple[RunDifference, ...]:
     """Return the settings in which runs differ."""
     flat = any(side.config is None for side in sides)
     settings = [side.params if flat else dotted_values(side.config or {}) for side in sides]
-    differing = (item for item in _rows(settings) if any(value != item.first for value in item.values))
+    differing = (item for item in _rows(settings) if any(item.absent) or any(v != item.first for v in item.values))
     # Only a trainer knows some parameters, and each version logs others.
-    return tuple(item for item in differing if not (flat and None in item.values))
+    return tuple(item for item in differing if not (flat and any(item.absent)))
 
 
 def _sides(places: Sequence[Path | str], tracking_uri: str | None, root: Path) -> list[_Side]:
@@ -171,7 +173,13 @@ def _side(place: Path | str, tracking_uri: str | None, root: Path) -> _Side:
 def _rows(values: Sequence[Mapping[str, Any]]) -> list[RunDifference]:
     keys = dict.fromkeys(key for own in values for key in own)
     return [
-        RunDifference(key, values[0].get(key), values[1].get(key), tuple(own.get(key) for own in values))
+        RunDifference(
+            key,
+            values[0].get(key),
+            values[1].get(key),
+            tuple(own.get(key) for own in values),
+            tuple(key not in own for own in values),
+        )
         for key in keys
     ]
 
@@ -220,5 +228,11 @@ def _with_errors(metric: PairedMetric) -> RunDifference:
     values, errors = (tuple(found.values()) for found in (metric.values, metric.value_errors))
     differences = tuple(metric.differences.values())
     return RunDifference(
-        metric.metric, values[0], values[1], values, errors, differences, tuple(metric.errors.values())
+        metric.metric,
+        values[0],
+        values[1],
+        values,
+        errors=errors,
+        differences=differences,
+        difference_errors=tuple(metric.errors.values()),
     )
