@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from xectool.cli.lr_sweep import _band
+from xectool.cli.progress import LineWatcher
 
 KEYS = {
     "lr", "loss_start", "loss_end", "loss_decreasing",
@@ -107,3 +108,31 @@ def test_the_band_is_told_in_words() -> None:
     assert (
         _band(3e-4, 1e-3, 1e-3, 3) == "any rate from 0.0003 to 0.001 may be as good: the seeds do not tell them apart"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("shallow")
+def test_an_interrupt_in_the_final_leaves_what_the_grid_has_found_and_writes_nothing(
+    xectool: Callable[..., Any], config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The final takes longer than the grid, and Ctrl-C in it used to lose both."""
+    begin, begun = LineWatcher.phase, list[str]()
+
+    def begin_until_the_final(watcher: LineWatcher, name: str, total: int, done: int = 0) -> None:
+        begin(watcher, name, total, done)
+        begun.append(name)
+        if name == "final":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(LineWatcher, "phase", begin_until_the_final)
+    before = config.read_bytes()
+    options = ["--lrs", "1e-4,1e-3,1e-2", "--steps", "20", "--final-steps", "22", "--write", "--json"]
+    outcome = xectool("lr-sweep", config, *options, "--output", tmp_path / "o")
+    result = outcome.document["result"]
+    assert (outcome.code, begun[-1], result["interrupted"]) == (130, "final", True)
+    assert 1e-4 <= result["recommended_lr"] <= 1e-2
+    assert (result["final_rows"], result["written"]) == ([], None)
+    assert "interrupted in the final" in outcome.document["findings"][0]["problem"]
+    assert outcome.document["findings"][0]["fix"].endswith("--lrs 0.0001,0.001,0.01")
+    assert (tmp_path / "o" / "lr_sweep.json").exists()
+    assert config.read_bytes() == before

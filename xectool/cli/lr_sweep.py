@@ -11,7 +11,7 @@ import typer
 from xectool.cli.options import DeviceOption, JsonOption, SetOption, parse_count
 from xectool.cli.progress import watcher
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
-from xectool.errors import EXIT_BAD_RESULT, UsageError, counted
+from xectool.errors import EXIT_BAD_RESULT, EXIT_INTERRUPTED, UsageError, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,8 +81,8 @@ def lr_sweep(
     Output("lr-sweep", json).result(
         result.as_dict(), findings=result.findings, bad=bad, human=lambda screen: _show(screen, result)
     )
-    if bad:
-        raise AlreadyShown(EXIT_BAD_RESULT)
+    if bad or result.interrupted:
+        raise AlreadyShown(EXIT_INTERRUPTED if result.interrupted else EXIT_BAD_RESULT)
 
 
 def _number(word: str, option: str) -> float:

@@ -19,7 +19,7 @@ from xectool.errors import UsageError, in_shell
 from xectool.findings import Finding, Severity
 from xectool.training.lr_sweep.finals import LONGER, run_final
 from xectool.training.lr_sweep.refusal import bad_batches, refusals, unscaled
-from xectool.training.lr_sweep.remarks import none_holds, remarks, unsure
+from xectool.training.lr_sweep.remarks import cut_short, none_holds, remarks, unsure
 from xectool.training.lr_sweep.rows import RateRow, with_optimal
 from xectool.training.lr_sweep.runner import Sweeper
 from xectool.training.lr_sweep.setup import sweep_parts
@@ -57,6 +57,7 @@ class LrSweepResult:
         final_rows: The best rate of the grid and those beside it after these steps.
         plot: PNG; the PDF and ``lr_sweep.json`` lie beside it. None without ``--output``.
         written: Configuration the rate was written into, or None.
+        interrupted: Whether Ctrl-C ended the final, so that the grid alone decides and nothing is written.
         reference: The table of the older notes with its corrections, where it was asked for.
         findings: Why there is no rate, or what to know about it.
     """
@@ -77,6 +78,7 @@ class LrSweepResult:
     final_rows: tuple[RateRow, ...] = ()
     plot: str | None = None
     written: str | None = None
+    interrupted: bool = False
     reference: str | None = None
     settings: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -121,6 +123,7 @@ def lr_sweep(  # noqa: PLR0913  the function is the command: one argument an opt
 
     Raises:
         XecError: Anything the user can act on.
+        KeyboardInterrupt: Before the final; one in it ends the sweep with what the grid has found.
     """
     rates, length = _checked(lrs, ramp, steps, seeds)
     final = _final_steps(final_steps, ramp, length)
@@ -139,21 +142,31 @@ def lr_sweep(  # noqa: PLR0913  the function is the command: one argument an opt
         if ramp is not None:
             sweep = sweep_ramp(sweeper, *ramp, seeds)
         else:
-            sweep = sweep_grid(sweeper, rates, seeds, extend=not lrs)
-        sweep, doubts = _with_final(sweep, sweeper, (seeds, final), command, watching)
-    result = _result(sweep, loaded.config, command, length, seeds, doubts, ramp is not None)
+            sweep = sweep_grid(sweeper, rates, seeds, extend=not lrs, begun=watching.phase)
+        sweep, doubts, interrupted = _with_final(sweep, sweeper, (seeds, final), command, watching)
+    result = replace(
+        _result(sweep, loaded.config, command, length, seeds, doubts, ramp is not None), interrupted=interrupted
+    )
     curves, rows = {"curves": sweep.curves, "final_curves": sweep.final_curves}, (*result.rows, *result.beyond)
     drawn = None if output is None else draw_sweep(result.as_dict(), rows, curves, Path(output).expanduser())
-    written = write_rate(Path(config), result.settings, settings) if write and result.settings else None
+    sure = write and result.settings and not interrupted
+    written = write_rate(Path(config), result.settings, settings) if sure else None
     reference = explain("lr-sweep").text if show_reference else None
-    added = {"findings": (*result.findings, *loaded.findings), "plot": drawn, "written": written}
+    added = {
+        "findings": (*result.findings, *loaded.findings),
+        "plot": drawn,
+        "written": written,
+        "interrupted": interrupted,
+    }
     return LrSweepResult(**{**vars(result), **added, "reference": reference})
 
 
 def _with_final(
     sweep: Sweep, sweeper: Sweeper, size: tuple[int, int], command: str, observer: Observer
-) -> tuple[Sweep, tuple[Finding, ...]]:
-    """Return a sweep and what speaks against it; a grid of several rates that nothing speaks against has its final.
+) -> tuple[Sweep, tuple[Finding, ...], bool]:
+    """Return a sweep, what speaks against it, and whether its final was interrupted.
+
+    A grid of several rates that nothing speaks against has a final. What the grid found is not lost with it.
 
     Args:
         sweep: What came out.
@@ -164,9 +177,12 @@ def _with_final(
     """
     doubts, (seeds, steps) = _doubts(sweep, sweeper.parts.baseline.objective, command), size
     if not steps or sweep.choice is None or len(sweep.rows) < 2 or _refuses(doubts):
-        return sweep, doubts
-    sweep = run_final(sweeper, sweep, seeds, steps, observer.phase)
-    return sweep, doubts if sweep.choice else (*doubts, none_holds(sweep, command))
+        return sweep, doubts, False
+    try:
+        sweep = run_final(sweeper, sweep, seeds, steps, observer.phase)
+    except KeyboardInterrupt:
+        return sweep, (*doubts, cut_short(sweep, command)), True
+    return sweep, doubts if sweep.choice else (*doubts, none_holds(sweep, command)), False
 
 
 def _checked(

@@ -59,6 +59,19 @@ def none_holds(sweep: Sweep, config: str) -> Finding:
     )
 
 
+def cut_short(sweep: Sweep, config: str) -> Finding:
+    """Return that the final was interrupted, and the sweep that has one."""
+    steps = len(sweep.curves[0].losses)
+    return Finding(
+        "XT-LR-UNSURE",
+        Severity.WARNING,
+        f"interrupted in the final: {counted(steps, 'step')} a rate alone decide, of which the best rate is often too "
+        "high for a long run",
+        where="--final-steps",
+        fix=f"xectool lr-sweep {config}{sweep.asked}",
+    )
+
+
 def remarks(
     rows: Sequence[RateRow], choice: Choice, sweep: Sweep, steps: int, config: str, training: TrainingConfig
 ) -> tuple[Finding, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from xectool.training.lr_sweep.choice import Choice, beyond, choose, rounded
@@ -42,7 +42,13 @@ class Sweep:
     final_rows: tuple[RateRow, ...] = ()
 
 
-def sweep_grid(sweeper: Sweeper, rates: Sequence[float], seeds: int, extend: bool) -> Sweep:
+def sweep_grid(
+    sweeper: Sweeper,
+    rates: Sequence[float],
+    seeds: int,
+    extend: bool,
+    begun: Callable[[str, int], None] = lambda what, steps: None,
+) -> Sweep:
     """Sweep a grid of rates, each from the same weights over the same batches.
 
     Args:
@@ -50,6 +56,7 @@ def sweep_grid(sweeper: Sweeper, rates: Sequence[float], seeds: int, extend: boo
         rates: Rising.
         seeds: Number of sets of weights and batches.
         extend: Go on above the grid while the highest rate is the best.
+        begun: Is told of each rate above the grid, and of its steps.
     """
     windows = [sweeper.windows(number, seeds) for number in range(seeds)]
     inputs, hopeless = _inputs(sweeper, windows)
@@ -64,6 +71,7 @@ def sweep_grid(sweeper: Sweeper, rates: Sequence[float], seeds: int, extend: boo
         lr = rounded(beyond(tried))
         if lr > HIGHEST:
             break
+        begun(f"sweep, also {lr:g}", seeds * sweeper.steps)
         for number, own in enumerate(windows):
             known = next(curve for curve in curves if curve.seed == number).start_losses
             curves += sweeper.grid([lr], number, own, known)
