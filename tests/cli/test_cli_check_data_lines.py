@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,6 +151,22 @@ def test_what_a_line_says_itself_holds(line: str, expected: str) -> None:
     assert told.again(line) == f"xectool check-data {expected}"
 
 
+def test_a_good_file_leads_to_a_configuration_in_two_steps_hashes_only_where_they_can_be_kept(
+    folder: Path, xectool: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deep check and the one with hashes were two steps, and files in a folder of others led to one that failed."""
+    path = shutil.copy(folder / "simulated.root", folder / "fresh.root")
+    deep = xectool("check-data", path, "--json").document["result"]["next"]
+    assert deep == f"xectool check-data {path} --deep --write-digest"
+    monkeypatch.setattr(os, "access", lambda *where: False)
+    deep = xectool("check-data", path, "--json").document["result"]["next"]
+    assert deep == f"xectool check-data {path} --deep"
+    assert xectool(*shlex.split(deep)[1:], "--json").document["result"]["next"].startswith("xectool config init ")
+    monkeypatch.undo()
+    line = f"xectool check-data {path} --deep --write-digest"
+    assert xectool(*shlex.split(line)[1:], "--json").document["result"]["next"].startswith("xectool config init ")
+
+
 def test_the_other_sample_is_not_compared_with_itself() -> None:
     trees = Told(["a.root:train"], against=["a.root:val"])
     assert trees.again("xectool check-data a.root:train --deep") == (
@@ -175,7 +193,7 @@ def test_another_tree_of_the_same_file_is_still_compared_with(folder: Path, xect
             file[tree] = {name: values[name][part::2] for name in ("npho", "relative_time", "run", "event")}
     run = xectool("check-data", f"{path}:more", "--against", path, "--json")
     line = shlex.split(run.document["result"]["next"])
-    assert line == ["xectool", "check-data", f"{path}:more", "--against", str(path), "--deep"]
+    assert line == ["xectool", "check-data", f"{path}:more", "--against", str(path), "--deep", "--write-digest"]
     named = Told(["a.root:t"], overrides=["data.tree_name=t"], against=["a.root"], tree="t")
     assert "--against" not in named.again("xectool check-data a.root:t --deep")
     assert "--against" not in Told(["c.root"], against=["a.root"]).again(

@@ -168,16 +168,15 @@ class Told:
         return self.again(next(filter(_is_line, whole), fixes[0]))
 
     def following(self, name: str, has_hashes: bool) -> str:
-        """Return what comes after a good verdict: a deeper check, hashes, then the way to a training.
+        """Return what comes after a good verdict: a deeper check with hashes where they can be kept, then a training.
 
         Args:
             name: The data as arguments of a command.
             has_hashes: Whether every file has recorded hashes.
         """
-        if not self.deep:
-            return f"{_CHECK}{name} --deep"
-        if not has_hashes:
-            return f"{_CHECK}{name} --deep --write-digest"
+        lacks_hashes = not has_hashes and all(os.access(os.path.dirname(f.path) or ".", os.W_OK) for f in self.files)
+        if lacks_hashes or not self.deep:
+            return f"{_CHECK}{name} --deep{' --write-digest' * lacks_hashes}"
         if self.config is not None:
             return " ".join(("xectool train", in_shell(self.config), *self._kept({"--config"}), "--dry-run"))
         named = {"data.train_path": self._named("files"), "data.val_path": self._named("others")}
