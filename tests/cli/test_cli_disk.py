@@ -57,3 +57,25 @@ def test_disk_that_fills_inside_an_epoch_costs_no_training_until_its_end(files: 
     assert "training goes on from memory" in outcome.stderr
     assert "epoch 1: train/loss" in outcome.stderr
     assert last.read_bytes() == before
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("shallow")
+def test_a_check_of_data_and_the_estimate_say_alike_what_checkpoints_take(
+    files: Path, xectool: Callable[..., Any]
+) -> None:
+    """One counted moments of weights that are not trained, and no numbered checkpoints."""
+    numbered = ("--set", "checkpoint.save_interval=1", "--set", "training.epochs=4")
+    run = xectool("train", files / "config.yaml", "--run-name", "sized")
+    assert run.code == 0, run.err
+    assert "trained of" in run.err
+    written = (files / "runs/sized/checkpoint_last.pt").stat().st_size
+    estimated = xectool("estimate-memory", files / "config.yaml", "--json").document["result"]["disk"]
+    assert estimated["checkpoint_bytes"] == pytest.approx(written, rel=0.25)  # with tables that are made anew
+    checked = [
+        xectool("check-data", files / "train.root", "--config", files / "config.yaml", *words, "--json").document
+        for words in ((), numbered)
+    ]
+    plain, many = (document["result"]["disk_bytes"]["checkpoints"] for document in checked)
+    assert plain == pytest.approx(3 * written, rel=0.1)
+    assert many == pytest.approx(7 * written, rel=0.1)

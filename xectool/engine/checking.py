@@ -29,9 +29,6 @@ from xectool.findings import Finding, Report, Severity
 from xectool.rules import run_rules
 from xectool.rules.plugins import plugin_rules
 
-_KEPT_CHECKPOINTS = 3
-_BYTES_A_PARAMETER = 16  # weights, two moments of the optimizer, the average
-
 
 @dataclass(frozen=True)
 class CheckOptions:
@@ -188,17 +185,19 @@ def _look_at_use(facts: DataFacts, config: RunConfig) -> None:
     facts.memory_bytes = available_memory(config.distributed.num_gpus)
     facts.sharing, facts.refusal = _sharing(facts.sample, config)
     facts.disk_needed_bytes = {
-        "checkpoints": float(_KEPT_CHECKPOINTS * _BYTES_A_PARAMETER * _num_parameters(config)),
+        "checkpoints": float(_checkpoints_bytes(config)),
         "predictions": (facts.other.num_events if facts.other else 0) * prediction_bytes(config),
     }
     place = Path(config.checkpoint.save_dir).expanduser().absolute()
     facts.free_disk_bytes = shutil.disk_usage(next(path for path in (place, *place.parents) if path.exists())).free
 
 
-def _num_parameters(config: RunConfig) -> int:
+def _checkpoints_bytes(config: RunConfig) -> int:
+    # torch, which a check without a configuration does without
+    from xectool.training.memory_estimate.host import checkpoint_bytes_of, kept_checkpoints
     from xectool.training.memory_estimate.network import EmptyNetwork
 
-    return sum(parameter.numel() for parameter in EmptyNetwork.build(config).model.parameters())
+    return kept_checkpoints(config) * checkpoint_bytes_of(EmptyNetwork.build(config).model, config)
 
 
 def _sharing(sample: Sample, config: RunConfig) -> tuple[Sharing | None, XecError | None]:

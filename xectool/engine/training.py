@@ -23,6 +23,7 @@ from xectool.engine.training_run.start import assemble, begin, shared_place
 from xectool.errors import DiskError, UsageError, XecError, in_shell
 from xectool.findings import Finding, Report, Severity
 from xectool.rootio.counting import count_events
+from xectool.training.memory_estimate.host import checkpoint_bytes_of
 from xectool.training.process.device import Execution, plan_execution
 from xectool.training.process.heap import keep_freed_memory
 from xectool.training.process.progress import NullObserver, Observer
@@ -32,7 +33,6 @@ from xectool.training.ranks.environment import device_of_rank
 from xectool.training.ranks.group import joined
 from xectool.training.record.description import start_facts
 from xectool.training.stepping.build import RunData
-from xectool.training.stepping.parts import RunParts
 
 if TYPE_CHECKING:
     from xectool.engine.diagnose.run_health import RunHealth
@@ -92,7 +92,7 @@ def _train(
     place = shared_place(loaded.config, resume, ranks)
     parts, data = assemble(loaded, place, execution, ranks)
     counted = count_rules(parts.config, data.train.num_events, data.val.num_events, ranks.world_size, max_steps)
-    loaded = loaded.require(counted.merged(disk_rules(parts.config, _checkpoint_bytes(parts))))
+    loaded = loaded.require(counted.merged(disk_rules(parts.config, checkpoint_bytes_of(parts.model, parts.config))))
     progress, started = begin(parts, data, place, watching)
     watching.started(start_facts(parts, data, place, progress))
     noticed = one_after_the_other((*data.findings, *parts.baseline.findings))
@@ -164,8 +164,3 @@ def _checked(loaded: LoadedConfig, platform: Platform, resume: str | None) -> Lo
     data = loaded.config.data
     capacity = capacity_rules(loaded.config, platform, count_events(data.train_path, data.tree_name))
     return loaded.require(path_rules(loaded.config, resuming=resume is not None).merged(without_memory(capacity)))
-
-
-def _checkpoint_bytes(parts: RunParts) -> int:
-    """Return the size of one checkpoint: the weights, their average, and the two moments of AdamW."""
-    return 4 * sum(weight.numel() * weight.element_size() for weight in parts.model.parameters())

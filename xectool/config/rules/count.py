@@ -14,7 +14,8 @@ from xectool.rules import Rule, run_rules
 _MANY_EVENTS = 100_000
 _SENSORS = 4760
 _BYTES_PER_PREDICTION = 30  # One row of the sensor-level columns.
-_BYTES_PER_EVENT = 150  # One row of the regressor's columns.
+_BYTES_PER_EVENT = 24  # Which event it is, in one row of the regressor's columns.
+_BYTES_PER_TASK = 3 * 3 * 4  # Prediction, truth and sigma, three numbers at most.
 _PART_OF_RUN = 10  # The average of the weights spans a tenth of the steps: all of it is of the trained end.
 
 
@@ -202,7 +203,7 @@ def count_rules(
 def prediction_bytes(config: RunConfig) -> float:
     """Return the bytes of the predictions of one event, in columns: every hidden sensor is one row."""
     if isinstance(config, RegressorConfig):
-        return _BYTES_PER_EVENT
+        return _BYTES_PER_EVENT + _BYTES_PER_TASK * len(config.tasks.enabled())
     ratio = config.model.mask_ratio
     share = sum(ratio.values()) / len(ratio) if isinstance(ratio, dict) else ratio
     return int(share * _SENSORS) * _BYTES_PER_PREDICTION

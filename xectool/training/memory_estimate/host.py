@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from xectool.config.platform import compile_threads, most_mapped_bytes
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.rules.capacity import BYTES_PER_EVENT, GPU_DRIVER, GPU_HOST_BYTES, READER_BYTES
+from xectool.config.rules.count import prediction_bytes
 from xectool.training.memory_estimate.calibration import Calibration
 from xectool.training.memory_estimate.predictions import COLUMN_BYTES, SensorPredictions
 from xectool.training.memory_estimate.recording import Recording
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 HOST_SHARE: Final = 0.9
 """Share of the memory of the host that is planned with."""
@@ -32,8 +36,7 @@ STEP_TERM: Final = "tensors of the step"
 READ_TERM: Final = "best checkpoint, read at the end"
 """Beyond what the step took before."""
 _EXTRA_CHECKPOINTS: Final = 3  # last, best, and the one being written
-_REGRESSOR_ROW_BYTES: Final = 24
-_FLOATS_PER_TASK: Final = 3 * 3
+_MOMENTS: Final = 2  # of AdamW
 _EPOCH_FILE_EVENTS: Final = 1000
 
 
@@ -120,14 +123,29 @@ def loader_lines(config: RunConfig, loader_bytes: int, cache_bytes: int = 0) -> 
 
 def row_bytes(config: RunConfig) -> int:
     """Return the bytes of one row of a prediction file."""
-    if isinstance(config, RegressorConfig):
-        return _REGRESSOR_ROW_BYTES + 4 * _FLOATS_PER_TASK * len(config.tasks.enabled())
-    return 0
+    return int(prediction_bytes(config)) if isinstance(config, RegressorConfig) else 0
 
 
 def checkpoint_file_bytes(recording: Recording) -> int:
     """Return the size of one checkpoint: weights, buffers, their average, and the optimizer's two moments."""
     return sum(recording.total(name) for name in ("parameters", "buffers", "ema", "optimizer"))
+
+
+def checkpoint_bytes_of(model: nn.Module, config: RunConfig) -> int:
+    """Return the same of a network, whose tensors may be without data."""
+    copies = 1 if config.training.ema_decay is None else 2
+    trained = (parameter for parameter in model.parameters() if parameter.requires_grad)
+    return copies * _num_bytes(model.state_dict().values()) + _MOMENTS * _num_bytes(trained)
+
+
+def _num_bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def kept_checkpoints(config: RunConfig) -> int:
+    """Return how many checkpoints of a run lie on the disk at most, the one that is being written among them."""
+    kept = _EXTRA_CHECKPOINTS + config.training.epochs // config.checkpoint.save_interval
+    return kept + config.guards.ring_states if config.guards.on_spike == "rewind" else kept
 
 
 def disk_terms(
@@ -143,15 +161,12 @@ def disk_terms(
         predictions: Of single sensors, None for a regressor.
     """
     checkpoint, training = config.checkpoint, config.training
-    kept = _EXTRA_CHECKPOINTS + training.epochs // checkpoint.save_interval
-    if config.guards.on_spike == "rewind":
-        kept += config.guards.ring_states
     written = 0
     if checkpoint.save_predictions:
         written = predictions_file_bytes(config, events, predictions)
     window = config.data.batch_size * training.grad_accum_steps * BYTES_PER_EVENT
     return {
-        "checkpoints": kept * checkpoint_bytes,
+        "checkpoints": kept_checkpoints(config) * checkpoint_bytes,
         "predictions": written,
         "incidents": min(config.guards.max_incidents * window, INCIDENT_CAP_BYTES),
         CACHE_TERM: cache_bytes,

@@ -30,7 +30,7 @@ def start_facts(parts: RunParts, data: RunData, place: RunPlace, progress: Progr
         "cache": data.cache,
         "batches": f"{parts.train_loader.plan.num_steps} of {batch} an epoch; effective batch = {effective} "
         "(data.batch_size x training.grad_accum_steps x ranks)",
-        "parameters": f"{num_parameters(parts.model, trainable=True):,} trained",
+        "parameters": _counted(parts.model),
         "epochs": f"{progress.epoch} to {training.epochs}"
         if progress.epoch <= training.epochs
         else f"all {training.epochs} done",
@@ -84,6 +84,13 @@ def tracker_settings(parts: RunParts, directory: Path, attempt: int) -> TrackerS
         params=run_params(parts.config.to_dict(), facts),
         attempt=attempt,
     )
+
+
+def _counted(model: torch.nn.Module) -> str:
+    """Return how many parameters are trained, and of how many, as those of ``inspect-ckpt`` are all of them."""
+    trained, all_of_them = num_parameters(model, trainable=True), num_parameters(model)
+    rest = "the others are of frozen parts and of tasks that are not enabled"
+    return f"{trained:,} trained" + (f" of {all_of_them:,}; {rest}" if trained < all_of_them else "")
 
 
 def num_parameters(model: torch.nn.Module, trainable: bool = False) -> int:
