@@ -19,6 +19,7 @@ _ALL_NUMBERS = "write all numbers of every event when the file is made"
 # Numbers of another detector are the usual reason for a width that does not fit.
 _OTHER_FILE = "use the file of this detector"
 _SAYS_TRUTH = re.compile("truth|true|mc|gen|sim", re.IGNORECASE)
+_SAYS_GUESS = re.compile("reco|pred|fit", re.IGNORECASE)
 _SHORT = 3  # letters of which few are shared by chance
 _CODES = {"missing": "XT-DATA-BRANCH", "width": "XT-DATA-WIDTH", "type": "XT-DATA-TYPE"}
 
@@ -160,15 +161,22 @@ def _meant(others: Mapping[str, BranchFacts], missing: Sequence[Wanted]) -> dict
 
 
 def _near(wanted: str, names: Sequence[str]) -> str:
-    """Return the name that is nearest, empty where none is; another point in space is not near by the word "truth".
+    """Return the name that is nearest, empty where none is; what is not alike is not near by the word "truth".
 
     >>> _near("uvwTruth", ["xyzTruth", "uvwReco"]), _near("uvwTruth", ["xyzTruth", "mc_uvw"])
     ('', 'mc_uvw')
+    >>> _near("energyTruth", ["thetaTruth"]), _near("energyTruth", ["eTruth"]), _near("uvwTruth", ["uvwReco", "uvw"])
+    ('', 'eTruth', 'uvw')
+    >>> _near("energyTruth", ["energy_fit", "energy_dep", "energy_MC"])
+    'energy_MC'
     """
     own = _without_truth(wanted)
+    names = [name for name in names if not _SAYS_GUESS.search(name)]
+    same = [name for name in names if name.lower() == own.lower()]
     alike = [name for name in nearest(wanted, names) if _may_be(own, _without_truth(name))]
     told = {_without_truth(name): name for name in reversed(names) if _SAYS_TRUTH.search(name)}
-    return next(iter([*alike, *(told[name] for name in nearest(own, told, count=1))]), "")
+    alike.sort(key=lambda name: not _SAYS_TRUTH.search(name))
+    return next(iter([*alike, *(told[name] for name in nearest(own, told, count=1)), *same]), "")
 
 
 def _without_truth(name: str) -> str:
@@ -176,7 +184,7 @@ def _without_truth(name: str) -> str:
 
 
 def _may_be(own: str, other: str) -> bool:
-    return len(other) < _SHORT or bool({*own.lower()} & {*other.lower()})
+    return bool(nearest(own, [other])) or (len(other) < _SHORT and own.lower().startswith(other.lower()))
 
 
 def _trouble(
