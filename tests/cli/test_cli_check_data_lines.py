@@ -167,6 +167,23 @@ def test_a_good_file_leads_to_a_configuration_in_two_steps_hashes_only_where_the
     assert xectool(*shlex.split(line)[1:], "--json").document["result"]["next"].startswith("xectool config init ")
 
 
+def test_a_file_without_run_and_event_numbers_leads_to_a_configuration_too(
+    folder: Path, xectool: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are worth having and not needed, and the line after Next was no command there."""
+    values = uproot.open(f"{folder}/simulated.root:tree").arrays(library="np")
+    with uproot.recreate(folder / "plain.root") as file:
+        file["tree"] = {name: values[name] for name in ("npho", "relative_time", "energyTruth", "uvwTruth")}
+    monkeypatch.chdir(folder)
+    words, seen = ["check-data", "plain.root"], []
+    while words[0] == "check-data":
+        assert words not in seen, f"in a circle: {words}"
+        seen.append(words)
+        program, *words = shlex.split(xectool(*words, "--json").document["result"]["next"], comments=True)
+        assert program == "xectool"
+    assert words[:2] == ["config", "init"]
+
+
 def test_the_other_sample_is_not_compared_with_itself() -> None:
     trees = Told(["a.root:train"], against=["a.root:val"])
     assert trees.again("xectool check-data a.root:train --deep") == (

@@ -162,6 +162,16 @@ def test_where_no_name_is_near_the_checkpoints_there_are_offered(inputs: Path) -
     assert fix() == f"checkpoint.init_from: {inputs / 'checkpoint_best.pt'}   # or {inputs / 'another.safetensors'}"
 
 
+def test_a_frozen_encoder_is_not_led_to_new_weights(inputs: Path) -> None:
+    """A configuration of another machine names a path that is gone; from new weights its encoder never learns."""
+    files = {"train_path": str(inputs / "train.root"), "val_path": str(inputs / "val.root")}
+    start = {"save_dir": str(inputs / "runs"), "init_from": str(inputs / "elsewhere/mae.pth")}
+    for frozen, fix in ((True, "--set checkpoint.init_from=PATH "), (False, "checkpoint.init_from: null ")):
+        values = {"kind": "inpainter", "data": files, "checkpoint": start, "model": {"freeze_encoder": frozen}}
+        (found,) = path_rules(config_from_dict(values, "x"))
+        assert found.fix.startswith(fix)
+
+
 def test_resuming_automatically_needs_no_file(inputs: Path) -> None:
     assert codes(path_rules(config(inputs, checkpoint={"resume_from": "auto"}))) == []
     begun = config(inputs, checkpoint={"init_from": str(inputs / "gone.pt")})  # read once, when the run was new

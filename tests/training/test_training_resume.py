@@ -171,6 +171,8 @@ def test_lost_best_checkpoint_is_said_and_set_anew(tiny_config: Config) -> None:
 def test_overwriting_run_never_uses_the_best_of_the_one_before(tiny_config: Config) -> None:
     engine.train(tiny_config(training={"epochs": 1}))
     again = engine.train(tiny_config(), overrides=["checkpoint.overwrite=true", "model.hidden_dim=16"], max_steps=1)
+    with pytest.raises(ConfigError, match="--resume auto"):  # what it leaves does not replace it once more
+        engine.train(Path(again.run_dir) / "config.yaml", overrides=[f"mlflow.run_name={Path(again.run_dir).name}"])
     assert again.checkpoint_best is None
     assert [path.name for path in Path(again.run_dir).glob("checkpoint_*.pt")] == [store.LAST_NAME]
 

@@ -67,12 +67,14 @@ class BranchVerdict:
     Attributes:
         usable: Names of the branches that can be read as they are wanted.
         troubles: What is wrong with the required ones.
-        notes: What is missing and not required, or of an unusual type.
+        notes: What is missing, not required and may have another name, or is of an unusual type.
+        unnamed: What is missing, not required, and called nothing like it.
     """
 
     usable: frozenset[str]
     troubles: tuple[Trouble, ...]
     notes: tuple[Trouble, ...]
+    unnamed: tuple[Trouble, ...] = ()
 
 
 def check_branches(file: EventFile, facts: FileFacts, wanted: Iterable[Wanted]) -> BranchVerdict:
@@ -80,6 +82,7 @@ def check_branches(file: EventFile, facts: FileFacts, wanted: Iterable[Wanted]) 
     usable: set[str] = set()
     troubles: list[Trouble] = []
     notes: list[Trouble] = []
+    unnamed: list[Trouble] = []
     wanted = list(wanted)
     known = {branch.name for branch in wanted}
     others = {name: branch for name, branch in facts.branches.items() if name not in known and branch.dtype}
@@ -95,10 +98,10 @@ def check_branches(file: EventFile, facts: FileFacts, wanted: Iterable[Wanted]) 
         elif branch.required:
             troubles.append(trouble)
         elif branch.width == 1 and branch.role.endswith("number"):
-            notes.append(trouble)
+            (notes if branch.option in meant else unnamed).append(trouble)
         elif trouble.code != _CODES["missing"]:
             troubles.append(trouble)
-    return BranchVerdict(frozenset(usable), tuple(troubles), tuple(notes))
+    return BranchVerdict(frozenset(usable), tuple(troubles), tuple(notes), tuple(unnamed))
 
 
 def _with_friends(trouble: Trouble | None, facts: FileFacts) -> Trouble | None:

@@ -84,9 +84,14 @@ class BranchesExist(TroubleRule):
     title = "The branches exist"
 
     def check(self, facts: DataFacts) -> Iterator[Finding]:
-        """Yield an error for a missing required branch, a warning for a missing number or an odd type."""
+        """Yield an error for a missing required branch, a warning for an odd type or a number of another name.
+
+        A number that is simply not there is a note: such events are named by file and entry.
+        """
         yield from self.found(facts)
         yield from self.notes(facts)
+        for verdict in facts.sample.verdicts.values():
+            yield from (self.finding(trouble, Severity.INFO) for trouble in verdict.unnamed)
 
 
 class WidthsAgree(TroubleRule):

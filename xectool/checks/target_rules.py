@@ -12,7 +12,7 @@ from xectool.checks.cells import Cell
 from xectool.checks.data_facts import DataFacts, event_place
 from xectool.checks.light import ORDER, TIMES
 from xectool.checks.sample import ANGLE_TOLERANCE
-from xectool.checks.targets import TargetScan
+from xectool.checks.targets import TargetScan, scaled_error
 from xectool.config.root import RegressorConfig
 from xectool.config.tasks import TaskConfig
 from xectool.config.truth_mends import FileUnit, UnitsOfTruth, impossible_truth_fix, lone_truth_fix, nonfinite_truth_fix
@@ -50,11 +50,6 @@ _MORE_THAN_ITS_PART: Final = 1.5
 def enabled_tasks(facts: DataFacts) -> dict[str, TaskConfig]:
     """Return the tasks the configuration trains; none without one."""
     return facts.config.tasks.enabled() if isinstance(facts.config, RegressorConfig) else {}
-
-
-def typical_error(rows: Any) -> float:
-    """Return the 68 % quantile of the distance to the median, mean over components: the error of knowing nothing."""
-    return float(np.quantile(np.abs(rows - np.median(rows, axis=0)), 0.6827, axis=0).mean())
 
 
 def _place(facts: DataFacts, name: str) -> tuple[str, str]:
@@ -215,24 +210,14 @@ class BetaSuitsTheError(Rule[DataFacts]):
             scale, typical = scaled_error(settings, scan.kept.rows)
             if typical <= 0 or 0.01 * typical <= settings.loss_beta <= 10 * typical:
                 continue
+            fix = "loss_beta=1" if settings.scale == "auto" else f"scale=auto --set tasks.{task}.shift=auto"
             kind = "always in quadratic mode (effectively MSE)" if settings.loss_beta > typical else "effectively L1"
             yield self.warning(
                 f"tasks.{task}.loss_beta",
                 f"tasks.{task}.loss_beta {settings.loss_beta:g} against a typical error of {typical:.3g} (scale "
                 f"{scale:.3g}): {settings.loss_fn} is {kind}",
-                f"--set tasks.{task}.scale=auto --set tasks.{task}.shift=auto",
+                f"--set tasks.{task}.{fix}",
             )
-
-
-def scaled_error(settings: TaskConfig, rows: Any) -> tuple[float, float]:
-    """Return the scale of a task and its typical error in units of that scale."""
-    if settings.log_transform:
-        rows = np.log(np.maximum(rows, 1e-300))
-    if settings.loss_fn.startswith("relative"):
-        rows = rows / np.maximum(np.abs(np.median(rows, axis=0)), 1e-300)
-    spread = float(np.sqrt(rows.var(axis=0).mean()))
-    scale = spread if settings.scale == "auto" else float(settings.scale or 1.0)
-    return scale, typical_error(rows) / scale if scale > 0 else 0.0
 
 
 class BranchesAgree(Rule[DataFacts]):

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xectool.checks.cells import KEPT_CELLS, Cell, Place
+from xectool.config.tasks import TaskConfig
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.detector.truth_ranges import NEVER_ZERO, other_unit, typical_size
 
@@ -190,3 +191,21 @@ class RowReservoir:
     def rows(self) -> Array:
         """The kept rows, shape (n, D)."""
         return np.concatenate(self._parts) if self._parts else np.empty((0, self._width))
+
+
+def typical_error(rows: Any) -> float:
+    """Return the 68 % quantile of the distance to the median, mean over components: the error of knowing nothing."""
+    return float(np.quantile(np.abs(rows - np.median(rows, axis=0)), 0.6827, axis=0).mean())
+
+
+def scaled_error(settings: TaskConfig, rows: Any) -> tuple[float, float]:
+    """Return the scale of a task and its typical error in units of that scale."""
+    if settings.log_transform:
+        rows = np.log(np.maximum(rows, 1e-300))
+    if settings.loss_fn.startswith("relative"):
+        rows = rows / np.maximum(np.abs(np.median(rows, axis=0)), 1e-300)
+    spread = float(np.sqrt(rows.var(axis=0).mean()))
+    if settings.scale == "auto":  # a few wild truths stretch the spread, and are told of themselves
+        return spread, 1.0
+    scale = float(settings.scale or 1.0)
+    return scale, typical_error(rows) / scale if scale > 0 else 0.0

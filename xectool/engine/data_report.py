@@ -15,7 +15,8 @@ from xectool.checks.facts import FileFacts, arguments
 from xectool.checks.sharing import Sharing
 from xectool.checks.similarity import Likeness
 from xectool.checks.spread import NormalizedRow, RawRow, fits
-from xectool.checks.target_rules import enabled_tasks, scaled_error, typical_error
+from xectool.checks.target_rules import enabled_tasks
+from xectool.checks.targets import scaled_error, typical_error
 from xectool.config.inputs import is_remote
 from xectool.config.rules.capacity import host_memory_bytes
 from xectool.config.truth_mends import one_after_the_other

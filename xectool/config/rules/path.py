@@ -123,17 +123,20 @@ class StartingCheckpointExists(Rule[Start]):
                 continue
             key, path = f"checkpoint.{name}", Path(spec).expanduser()
             if not path.exists():
-                yield self._missing(key, spec, path)
+                frozen = name == "init_from" and getattr(facts.config.model, "freeze_encoder", False)
+                yield self._missing(key, spec, path, frozen=frozen)
             elif is_torchscript(path):
                 yield self.error(key, *of_export(key, spec, "a TorchScript export"))
 
-    def _missing(self, key: str, spec: str, path: Path) -> Finding:
+    def _missing(self, key: str, spec: str, path: Path, *, frozen: bool) -> Finding:
         meant = _nearest_beside(path)
         hint = f", did you mean '{meant.name}'?" if meant else ""
         there = [meant] if meant else _checkpoints_beside(path)
         others = f"   # or {', '.join(map(str, there[1:_SHOWN]))}" if there[1:] else ""
         more = others if there else "   # starts from new weights"
         fix = f"{key}: {inline_yaml(str(there[0]) if there else None)}{more}"
+        if frozen and not there:  # new weights would stay as they are drawn
+            fix = f"--set {key}=PATH   # where it lies now: the encoder is frozen and learns nothing itself"
         return self.error(key, f"{key}: no such checkpoint {spec}{hint}", fix)
 
 

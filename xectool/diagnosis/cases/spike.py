@@ -182,11 +182,23 @@ class SpikeCase(StepCase):
 
     def text(self) -> str:
         """Return the jump as a line of evidence."""
-        end = "came back" if self.recovered else "did not come back"
+        high = counted(self.width, "step")
+        where = f"over {high}" if len(self.rows) == self.width else f"in {len(self.rows)} of {high}"
         return (
-            f"running median {self.usual:.4g}, peak {self.peak:.4g} over {counted(self.width, 'step')}, {end}; "
+            f"running median {self.usual:.4g}, peak {self.peak:.4g} {where}, {self._end()}; "
             f"gradient norm {self.evidence.steps['grad_norm'][self.row]:.4g}, lr {self.before.lr:.3g}"
         )
+
+    def _end(self) -> str:
+        """Return how it went on: steps that are high for long become the level, beside which later ones are not."""
+        steps = self.evidence.steps
+        later = steps.good_rows[steps.good_rows > self.rows[-1]]
+        if not later.size:
+            return "and the record ends there"
+        highest = later[np.argmax(steps["loss"][later])]
+        if steps["loss"][highest] > self.peak:
+            return f"later {steps['loss'][highest]:.4g} at step {steps['step'][highest]:.0f}"
+        return "came back" if self.recovered else "did not come back"
 
 
 def spike_cases(evidence: Evidence) -> list[SpikeCase]:
