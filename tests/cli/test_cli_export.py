@@ -49,6 +49,19 @@ def test_table_shows_ports_weights_and_agreement(xectool: Run, trained: Any, tmp
     assert all(word in outcome.err for word in ("sigma_energy", "weights: ema", "agrees with the network on 64 events"))
 
 
+def test_exported_weights_are_still_those_that_were_averaged(
+    xectool: Run, files: Path, trained: Any, tmp_path: Path
+) -> None:
+    """They were called the raw weights of a run that kept no average."""
+    path = tmp_path / "w.safetensors"
+    assert xectool("export", trained.checkpoint_last, "--to", "safetensors", "-o", path).code == 0
+    assert "with the averaged weights, which it holds alone" in " ".join(xectool("inspect-ckpt", path).err.split())
+    asked = ("predict", path, files / "val.root", "--output", tmp_path / "p.root", "--json", "--weights")
+    assert xectool(*asked, "ema").code == 0
+    refused = xectool(*asked, "model")
+    assert (refused.code, refused.document["findings"][0]["fix"]) == (2, "--weights ema")
+
+
 def test_untrained_task_is_refused_with_the_trained_ones(xectool: Run, trained: Any, tmp_path: Path) -> None:
     outcome = xectool("export", trained.checkpoint_last, "--tasks", "angle", "-o", tmp_path / "m.onnx", "--json")
     assert outcome.code == 2

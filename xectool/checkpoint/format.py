@@ -28,10 +28,11 @@ from torch import Tensor
 from xectool.checkpoint.names import USE_ANOTHER
 from xectool.checkpoint.seals import DEEPEST, SEALS_KEY, is_stored, seals
 from xectool.config.root import base_of
-from xectool.errors import CheckpointError
+from xectool.errors import CheckpointError, UsageError
 
 FORMAT_NAME = "xectool-checkpoint"
 FORMAT_VERSION = 1
+HELD = "held"  # fact of a file of one set of weights: which
 
 Plain = Any  # dict, list, tuple, str, int, float, bool, None or Tensor, nested: what weights_only accepts
 
@@ -100,6 +101,11 @@ class Checkpoint:
         return config | {"model": config["model"] | {"sensor_positions_file": None}}
 
     @property
+    def held(self) -> str:
+        """What ``model`` holds: ``ema`` or ``best`` in a file of these weights alone, as an export is."""
+        return str(self.meta.get(HELD, "model"))
+
+    @property
     def num_lost(self) -> int:
         """How many steps an average had seen that is gone; 0 where it is there, or none was kept."""
         return num_lost(self.meta, self.ema)
@@ -127,10 +133,13 @@ class Checkpoint:
 
         Raises:
             CheckpointError: EMA weights are asked for and the checkpoint has none, or no longer has those of its run.
+            UsageError: The last ones are asked for, and a file of the averaged ones alone has none.
         """
+        if which == "model" and self.held == "ema":
+            raise UsageError("the file holds the averaged weights alone", where="--weights", fix="--weights ema")
         if which == "auto":
             self.require_average("ema", "--weights model, or another checkpoint of the run")
-        if which == "ema" and not self.ema:
+        if which == "ema" and not self.ema and self.held != "ema":
             raise CheckpointError(
                 "the checkpoint holds no EMA weights",
                 where="training.ema_decay was off in that run",

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from xectool.checkpoint import store
-from xectool.checkpoint.format import Checkpoint
+from xectool.checkpoint.format import HELD, Checkpoint
 from xectool.config.load import config_from_dict
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.errors import CheckpointError, in_shell
@@ -36,6 +36,7 @@ class SafetensorsFormat:
             "config": dict(description.config),
             "conventional": description.state.get("conventional", {}),
             EXPORTED: metadata,
+            HELD: description.weights,
         }
         store.save(path, Checkpoint(meta, _weights(graph)))
         return Written((path,))

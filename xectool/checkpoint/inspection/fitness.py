@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from xectool.checkpoint.extract import ENCODER
+from xectool.checkpoint.format import HELD
 from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.inspection.layout import OLDER, XECTOOL, Layout
 from xectool.checkpoint.inspection.training_state import resume_gaps
@@ -170,7 +171,8 @@ def _how(action: str, facts: Inspected, done: int) -> str:
     first, other = ("ema", "model") if layout.weights.get("ema") else ("model", "best")
     if facts.nonfinite_in(first):
         return f"with --weights {other} only: {facts.nonfinite_in(first)[0]} is not finite"
-    return f"with the {_SETS[first]}"
+    held = str(layout.meta.get(HELD, first))
+    return f"with the {_SETS.get(held, f'{held} weights')}{', which it holds alone' if held != first else ''}"
 
 
 def _is_our_export(facts: Mapping[str, Any], meta: Mapping[str, Any]) -> bool:
