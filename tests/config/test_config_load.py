@@ -236,7 +236,10 @@ def test_only_of_what_was_trained_an_unknown_kind_is_that_of_a_package() -> None
     with pytest.raises(InvalidConfigError, match="did you mean 'regressor'") as caught:
         config_from_dict(values, "plain values")
     assert [(found.code, found.fix) for found in caught.value.findings] == [("CFG-05", "kind: regressor")]
-    for package, fix in (("", "pip list   # lacks"), ("one-more", "pip install one-more")):
+    for package, fix in (
+        ("", "pip list   # lacks the package that"),
+        ("one-more", "pip list   # lacks the package one-more that"),
+    ):
         with pytest.raises(ConfigError, match="its kind is 'regresor', which no installed package brings") as missing:
             config_from_dict(values, "checkpoint.pt", package=package)
         assert (missing.value.code, missing.value.fix[: len(fix)]) == ("XT-PLUGIN", fix)

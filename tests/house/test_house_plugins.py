@@ -56,7 +56,8 @@ def test_the_example_plugin_adds_a_check_a_rule_and_a_kind(tmp_path: Path) -> No
     code, predicted = asked(tmp_path, "predict", "artifacts/p/checkpoint_last.pt", "val.root")
     assert (code, predicted["result"]["events"]) == (0, 8)
     code, refused = asked(tmp_path / "artifacts", "predict", "p/checkpoint_last.pt", "../val.root")
-    assert (code, refused["findings"][0]["fix"]) == (2, "pip install xectool-example")
+    assert code == 2
+    assert refused["findings"][0]["fix"].startswith("pip list   # lacks the package xectool-example that brings ")
 
 
 BROKEN = {

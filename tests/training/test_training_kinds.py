@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,6 +114,22 @@ def test_what_a_transfer_loaded_and_left_out_is_said_at_the_start(sensor_config:
     settings.append("data.time_branch=npho")
     engine.train(sensor_config("inpainter"), run_name="tuned", overrides=settings, dry_run=True, observer=listener)
     assert "trained on data.time_branch relative_time, this run reads npho" in listener.messages[-1]
+
+
+def test_weights_trained_with_another_scale_come_with_the_line_that_sets_it(tiny_config: Write) -> None:
+    """The line had the weights alone, which were given already."""
+    own = ["tasks.energy.scale=0.02", "tasks.energy.shift=0.05"]
+    first = engine.train(tiny_config(), run_name="first", overrides=own, max_steps=1)
+    settings = [f"checkpoint.init_from={first.checkpoint_last}"]
+    listener = Listener()
+    engine.train(tiny_config(), run_name="next", overrides=settings, dry_run=True, observer=listener)
+    (said,) = [line for line in listener.messages if "trained with another" in line]
+    line = said.partition("as they were: ")[2]
+    assert set(shlex.split(line)) >= {"tasks.energy.scale=0.02", "tasks.energy.shift=0.05"}
+    again = Listener()
+    pasted = [word for word in shlex.split(line) if word != "--set"]
+    engine.train(tiny_config(), run_name="next", overrides=pasted, dry_run=True, observer=again)
+    assert not [text for text in again.messages if "trained with another" in text]
 
 
 def test_encoder_of_a_mae_starts_a_regressor(sensor_config: Write, tiny_config: Write) -> None:

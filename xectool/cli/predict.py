@@ -28,7 +28,8 @@ NAMES_HELP = "A name in DATA that is not the training's: data.npho_branch, data.
 
 def predict(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Checkpoint of ours or of the older system, or an exported file.")
+        str,
+        typer.Argument(metavar="MODEL", help="Checkpoint of ours or of the older system, or an export but for .pt2."),
     ],
     data: Annotated[
         list[str], typer.Argument(metavar="DATA", help="ROOT files: paths, globs, directories, @lists, urls.")

@@ -54,7 +54,7 @@ def unknown_key(key: str, document: Document, kind: str) -> Finding:
     elsewhere = [other for other in KINDS if other != kind and key in keys_of(other)]
     if elsewhere:
         problem = f"unknown key {key}: kind {kind} has none, only kind {' and '.join(elsewhere)}"
-        return config_finding("CFG-01", problem, origin, key, f"delete {key}, or write kind: {elsewhere[0]}")
+        return config_finding("CFG-01", problem, origin, key, f"delete {key}   # it is of kind {elsewhere[0]}")
     nearest = nearest_key(key, kind)
     if nearest is not None:
         plain = not isinstance(value, dict)

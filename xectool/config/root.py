@@ -131,11 +131,12 @@ def require_kind(kind: object, source: str, package: str = "") -> None:
     """
     refuse_broken(kind)
     if isinstance(kind, str) and kind not in KINDS:
-        unnamed = f"pip list   # lacks the package that brings {kind}: install it"
+        named = f"the package {in_shell(package)}" if package else "the package"
         raise ConfigError(
             f"its kind is {kind!r}, which no installed package brings",
             where=source,
-            fix=f"pip install {in_shell(package)}" if package else unnamed,
+            # no name out of a file is asked of a public index
+            fix=f"pip list   # lacks {named} that brings {kind}: install it from where you have it",
             code="XT-PLUGIN",
         )
 

@@ -187,9 +187,9 @@ class EncoderSeesTheFaces(Rule[RunConfig]):
     title = "encoder_dim gives the face convolutions enough channels"
 
     def check(self, facts: RunConfig) -> Iterator[Finding]:
-        """Yield a warning below 128, but for the tests that the preset ``ci`` is meant for."""
-        width = facts.model.encoder_dim
-        if width < _SEEING_WIDTH and facts.preset != "ci":
+        """Yield a warning below 128, but for the preset ``ci`` of tests, and weights whose width is given."""
+        width, start = facts.model.encoder_dim, facts.checkpoint
+        if width < _SEEING_WIDTH and facts.preset != "ci" and not (start.init_from or start.resume_from):
             channels = counted(width // 32, "channel")
             yield self.warning(
                 "model.encoder_dim",

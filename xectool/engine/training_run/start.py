@@ -21,6 +21,7 @@ from xectool.training.ranks.base import Ranks
 from xectool.training.record.run_dir import RunPlace, choose_place, require_writable
 from xectool.training.saving.resume import (
     adopt_resolved,
+    as_saved,
     meaning_differences,
     objective_changes,
     require_resumable,
@@ -88,9 +89,12 @@ def start_from(parts: RunParts, path: Path, observer: Observer) -> dict[str, Any
         fitting = start_options(parts.config, source, path)
         load_weights(parts.model, source.weights("best"), fix=f"describe the network as the checkpoint does: {fitting}")
         observer.message(f"all weights loaded from {path}")
-        differing = [key for key, _, _ in meaning_differences(parts.config, source)] if source.config else []
+        differing = meaning_differences(parts.config, source) if source.config else []
         if differing:
-            observer.message(f"they were trained with another {', '.join(differing[:5])}; as they were: {fitting}")
+            named = ", ".join(key for key, _, _ in differing[:5])
+            saved = [as_saved(key, value) for key, value, _ in differing]
+            before = " ".join([fitting, *(option for option in saved if option not in fitting)])
+            observer.message(f"they were trained with another {named}; as they were: {before}")
         loaded = sorted(parts.model.state_dict())
         return {"checkpoint": str(path), "source": source.kind, "target": source.kind, "loaded": loaded}
     report = transfer_encoder(source, parts.config, parts.model)

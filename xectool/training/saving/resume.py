@@ -232,7 +232,7 @@ def network_options(config: RunConfig, checkpoint: Checkpoint) -> list[str]:
     """Return the options that describe the network of a checkpoint of the same kind where the configuration differs."""
     is_same = bool(checkpoint.config) and checkpoint.kind == config.kind
     found = meaning_differences(config, checkpoint) if is_same else []
-    fitting = [_as_saved(key, saved) for key, saved, _ in found if key.startswith(_NETWORK)]
+    fitting = [as_saved(key, saved) for key, saved, _ in found if key.startswith(_NETWORK)]
     if is_same:
         fitting += _head_options(checkpoint.config.get("tasks", {}), config.to_dict().get("tasks", {}))
     return fitting
@@ -248,7 +248,7 @@ def _head_options(saved: Mapping[str, Any], current: Mapping[str, Any]) -> Itera
         loss = before.get("loss_fn", GAUSSIAN_NLL)
         narrow = {"loss_fn": "smooth_l1" if loss == GAUSSIAN_NLL else loss}
         wanted = {"enabled": True, "loss_fn": GAUSSIAN_NLL} if was_wide else narrow
-        yield from (_as_saved(f"tasks.{name}.{key}", value) for key, value in wanted.items() if now.get(key) != value)
+        yield from (as_saved(f"tasks.{name}.{key}", value) for key, value in wanted.items() if now.get(key) != value)
 
 
 def _predicts_width(task: Mapping[str, Any]) -> bool:
@@ -260,7 +260,7 @@ def _refusal(effect: str, differing: list[tuple[str, Any, Any]], path: Path) -> 
     more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
     start = f"start a new run from its weights: {starting_from(path)}"
     keys = [key for key, _, _ in differing]
-    pasted = [_as_saved(key, saved) for key, saved, _ in differing if key != _FILES]
+    pasted = [as_saved(key, saved) for key, saved, _ in differing if key != _FILES]
     if _FILES in keys:
         pasted.append(f"--set {_FILES}=PATH with the same files, under the names they had")
     return CheckpointError(
@@ -273,7 +273,7 @@ def _refusal(effect: str, differing: list[tuple[str, Any, Any]], path: Path) -> 
     )
 
 
-def _as_saved(key: str, saved: Any) -> str:
+def as_saved(key: str, saved: Any) -> str:
     """Return the option that sets a key to its value in the checkpoint, as a shell takes it."""
     return f"--set {in_shell(f'{key}={inline_yaml(saved)}')}"
 
