@@ -19,6 +19,7 @@ AMP_SKIP_SHARE: Final = 0.05  # a scale that has settled overflows about once in
 AMP_WARMUP: Final = 20  # steps in which the scale finds its place
 VERDICT_AFTER: Final = 50
 MOST_STEPS: Final = 0.5  # of the steps clipped
+_BEYOND: Final = 1e6  # times the limit: no clipping of a sound network
 LR_JUMP: Final = 2.0
 
 
@@ -91,6 +92,8 @@ def gradient_verdict(largest: float, clip: float, clipped: float) -> str:
     """
     if not math.isfinite(largest):
         return "not finite"
+    if clip and clipped > MOST_STEPS and largest > _BEYOND * clip:
+        return f"{largest / clip:.1g} times the limit: the weights or the inputs are far off, see xectool diagnose run"
     if clip and clipped > MOST_STEPS:
         return f"{100 * clipped:.0f} % of the steps are clipped; AdamW divides by the size, so this alone does no harm"
     if clip and clipped > 0.05:
