@@ -98,6 +98,20 @@ def test_a_configuration_brings_its_plan_memory_and_validation_files(files: Path
     assert all(0 <= item["p_value"] <= 1 for item in result["likeness"])
 
 
+def test_validation_files_that_are_gone_are_those_of_the_configuration(
+    files: Path, xectool: Callable[..., Any]
+) -> None:
+    """The file on the command line is there, and the message spoke of a file that nobody had named."""
+    words = ("--config", files / "config.yaml", "--set", "data.val_path=data/elsewhere.root")
+    run = xectool("check-data", files / "train.root", *words, "--json")
+    (found,) = run.document["findings"]
+    assert (run.code, found["where"]) == (2, f"data.val_path of {files / 'config.yaml'}")
+    assert found["problem"].startswith("the validation files of the configuration: ")
+    assert found["fix"].startswith("--set data.val_path=PATH ")
+    against = xectool("check-data", files / "train.root", *words, "--against", files / "val.root", "--json")
+    assert against.code == 0, against.document["findings"]
+
+
 def test_the_disk_of_a_network_that_does_not_fit_the_memory_is_told_at_once(
     files: Path, xectool: Callable[..., Any]
 ) -> None:

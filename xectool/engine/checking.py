@@ -125,7 +125,20 @@ def _compared(
         return expand_inputs(list(options.against))
     if config is None or not config.data.val_path or all(_place(path, config) in validated for path in paths):
         return []
-    return expand_inputs(config.data.val_path)
+    return _validation_files(config, options)
+
+
+def _validation_files(config: RunConfig, options: CheckOptions) -> list[str]:
+    """Return the validation files of a configuration, which may lie elsewhere: it names them, not the command."""
+    try:
+        return expand_inputs(config.data.val_path)
+    except DataFileError as error:
+        raise DataFileError(
+            f"the validation files of the configuration: {error.problem}",
+            where=f"data.val_path of {options.config}",
+            fix="--set data.val_path=PATH   # where they are now, from the working directory; or --against PATH",
+            code=error.code,
+        ) from error
 
 
 def _only_validated(options: CheckOptions, config: RunConfig | None) -> set[Place]:
@@ -136,7 +149,7 @@ def _only_validated(options: CheckOptions, config: RunConfig | None) -> set[Plac
         trained = {_place(path, config) for path in expand_inputs(config.data.train_path)}
     except DataFileError:  # what names nothing is not trained on
         trained = set()
-    return {_place(path, config) for path in expand_inputs(config.data.val_path)} - trained
+    return {_place(path, config) for path in _validation_files(config, options)} - trained
 
 
 def _place(path: str, config: RunConfig) -> Place:
