@@ -184,6 +184,21 @@ def test_a_file_without_run_and_event_numbers_leads_to_a_configuration_too(
     assert words[:2] == ["config", "init"]
 
 
+def test_a_file_without_a_truth_of_a_usual_name_is_said_to_have_none_that_was_looked_at(
+    folder: Path, xectool: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = uproot.open(f"{folder}/simulated.root:tree").arrays(library="np")
+    readings = {name: values[name] for name in ("npho", "relative_time")}
+    with uproot.recreate(folder / "bare.root") as file:
+        file["tree"] = readings | {"e_true": values["energyTruth"]}
+    monkeypatch.chdir(folder)
+    words = ("check-data", "bare.root", "--json")
+    (said,) = [line for line in xectool(*words).document["result"]["why"] if "no truth" in line]
+    assert "not read: e_true" in said
+    named = xectool(*words, "--set", "data.truth_branches.energy=e_true").document["result"]
+    assert not [line for line in named["why"] if "no truth" in line], "the control"
+
+
 def test_the_other_sample_is_not_compared_with_itself() -> None:
     trees = Told(["a.root:train"], against=["a.root:val"])
     assert trees.again("xectool check-data a.root:train --deep") == (

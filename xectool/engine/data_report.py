@@ -211,7 +211,7 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], told: Told) -> tuple
     num_files, sample = len(facts.sample.files), facts.sample
     looked = f"{counted(num_files, 'file')}, {counted(sample.num_events, 'event')}, values of {sample.scanned} read"
     why = tuple(f"{found.code}: {found.problem}" for found in (*errors, *warnings)[:_SHOWN])
-    reach = _reach(sample.files)
+    reach = (*_reach(sample.files), *_without_truth(facts))
     if errors:
         more = (f"and {counted(len(errors) - _SHOWN, 'further error')}",) if len(errors) > _SHOWN else ()
         verdict = f"do not train on this: {counted(len(errors), 'error')} in {looked}"
@@ -228,8 +228,20 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], told: Told) -> tuple
     return (
         f"good: {looked}",
         (f"no check found more than notes; {every}", *reach),
-        told.following(name, has_hashes=not reach),
+        told.following(name, has_hashes=not _reach(sample.files)),
     )
+
+
+def _without_truth(facts: DataFacts) -> tuple[str, ...]:
+    """Return that no truth was looked at, where neither a configuration nor the usual names said which it is."""
+    sample, names = facts.sample, facts.settings.data.truth_branches
+    if facts.config is not None or sample.targets or not sample.scanned:
+        return ()
+    read = {value for key, value in vars(facts.settings.data).items() if key.endswith("_branch")}
+    rest = [name for name in sample.files[0].branches if name not in read]
+    there = f"; not read: {', '.join(rest[:_SHOWN])}{', ...' if rest[_SHOWN:] else ''}" if rest else ""
+    told = f"no truth was looked at: {', '.join(dict.fromkeys(names.values()))} are not there{there}"
+    return (f"{told} (--config CONFIG, or --set data.truth_branches.TASK=NAME)",)
 
 
 def _read(scanned: int, num_events: int, deep: bool) -> str:
