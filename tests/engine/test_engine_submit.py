@@ -163,6 +163,25 @@ def test_without_slurm_the_rehearsal_is_offered(config: Path, monkeypatch: pytes
     assert caught.value.code == "XT-SUBMIT-SLURM"
 
 
+def test_a_run_that_goes_on_with_other_batches_or_has_ended_is_told_before_the_queue(config: Path) -> None:
+    one = ["training.epochs=1", "data.num_workers=0", "data.batch_size=32", "checkpoint.save_artifacts=false"]
+    engine.train(config, run_name="begun", overrides=one, max_steps=1)
+
+    def told(request: JobRequest, *overrides: str) -> dict[str, str]:
+        found = engine.submit(
+            config, request, overrides=[*one, *overrides], resume="auto", run_name="begun", dry_run=True
+        ).findings
+        return {item.code: item.fix for item in found if item.code in ("XT-SUBMIT-BATCH", "XT-SUBMIT-DONE")}
+
+    alone = replace(ONE, gpus=1)
+    assert told(alone) == {}, "the control: one rank, in mid-run"
+    assert told(ONE)["XT-SUBMIT-BATCH"].startswith("--set data.batch_size=8 ")
+    assert told(ONE, "data.batch_size=8") == {}
+    engine.train(config, run_name="begun", overrides=one, resume="auto")
+    assert told(alone)["XT-SUBMIT-DONE"].startswith("--set training.epochs=2 ")
+    assert told(alone, "training.epochs=2") == {}
+
+
 def test_name_and_resume_are_refused_as_the_training_would_after_the_queue(config: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     (runs / "old").mkdir(parents=True)

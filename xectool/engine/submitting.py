@@ -22,10 +22,10 @@ from xectool.config.rules.platform import Situation
 from xectool.config.serialize import inline_yaml
 from xectool.engine.slurm.job import TrainingJob
 from xectool.engine.slurm.script import JobRequest, executor
-from xectool.errors import UsageError, WorldError, in_shell
+from xectool.errors import UsageError, WorldError, counted, in_shell
 from xectool.findings import Finding, Severity
 from xectool.rules import run_rules
-from xectool.training.record.run_dir import choose_place, plain_name
+from xectool.training.record.run_dir import RunPlace, choose_place, plain_name
 
 _UNLIMITED = 1 << 60
 
@@ -81,7 +81,8 @@ def submit(
     request.require_sound()
     named = [f"mlflow.run_name={json.dumps(run_name)}"] if run_name else []
     loaded = _checked(config, request, [*overrides, *named], resume)
-    name = _run_name(config, loaded.config, resume)
+    place = choose_place(loaded.config, resume)
+    name = _run_name(config, loaded.config, place)
     job = training_job(config, request, overrides, resume=resume, run_name=name)
     folder = _folder(loaded.config, name)
     if not dry_run and not shutil.which("sbatch"):
@@ -100,7 +101,12 @@ def submit(
         command=shlex.join(job.command()),
         ranks=request.nodes * request.ranks_per_node,
         max_requeues=job.max_requeues,
-        findings=(*loaded.findings, *_idle_gpus(loaded.config, request), *_tracker_findings(loaded.config)),
+        findings=(
+            *loaded.findings,
+            *_idle_gpus(loaded.config, request),
+            *_continued(loaded.config, place, request),
+            *_tracker_findings(loaded.config),
+        ),
     )
     if dry_run:
         return found
@@ -155,13 +161,8 @@ def _folder(settings: RunConfig, name: str) -> Path:
     return folder
 
 
-def _run_name(config: str | Path, settings: RunConfig, resume: str | None) -> str:
-    """Return the name of the run, under which a requeued job finds it again.
-
-    Raises:
-        UsageError, CheckpointError: The training would refuse the name, or what it is to go on from.
-    """
-    place = choose_place(settings, resume)
+def _run_name(config: str | Path, settings: RunConfig, place: RunPlace) -> str:
+    """Return the name of the run, under which a requeued job finds it again."""
     new = plain_name(f"{Path(config).stem}-{time.strftime('%Y%m%d-%H%M%S')}")
     return settings.mlflow.run_name or (place.directory.name if place.checkpoint is not None else new)
 
@@ -187,6 +188,35 @@ def _node(request: JobRequest) -> Platform:
         memory_bytes=_UNLIMITED if memory is None else memory << 20,
         num_gpus=request.gpus,
     )
+
+
+def _continued(config: RunConfig, place: RunPlace, request: JobRequest) -> Iterator[Finding]:
+    """Yield warnings where a run that goes on has nothing left to train, or takes its steps with other batches."""
+    if place.checkpoint is None:
+        return
+    epochs, batch = config.training.epochs, config.data.batch_size * config.training.grad_accum_steps
+    if place.checkpoint.meta.get("epoch", 0) > epochs:
+        yield Finding(
+            "XT-SUBMIT-DONE",
+            Severity.WARNING,
+            f"nothing is left to train: all {epochs} epochs of {place.directory} are done",
+            where="--resume",
+            fix=f"--set training.epochs={2 * epochs}   # goes on from its weights",
+        )
+    saved, ranks = place.checkpoint.config, request.nodes * request.ranks_per_node
+    own = saved["data"]["batch_size"] * saved["training"].get("grad_accum_steps", 1)
+    before, now = int(place.checkpoint.meta.get("world_size", 1)) * own, ranks * batch
+    if before != now:
+        shared, rest = divmod(before, ranks * config.training.grad_accum_steps)
+        fix = f"--set data.batch_size={shared}" if shared and not rest else "xectool explain effective-batch"
+        yield Finding(
+            "XT-SUBMIT-BATCH",
+            Severity.WARNING,
+            f"the run took its steps with {before} events, and would go on with {now} ({counted(ranks, 'rank')}): the "
+            "learning rate was chosen for the former",
+            where="--gpus and --nodes",
+            fix=f"{fix}   # or raise the learning rate with the batch, and look at the loss",
+        )
 
 
 def _idle_gpus(config: RunConfig, request: JobRequest) -> Iterator[Finding]:
