@@ -58,6 +58,8 @@ def test_exported_weights_are_still_those_that_were_averaged(
     assert "with the averaged weights, which it holds alone" in " ".join(xectool("inspect-ckpt", path).err.split())
     asked = ("predict", path, files / "val.root", "--output", tmp_path / "p.root", "--json", "--weights")
     assert xectool(*asked, "ema").code == 0
+    again = xectool("export", path, "-o", tmp_path / "again.onnx", "--json")
+    assert (again.code, again.document["result"]["weights"]) == (0, "ema")
     refused = xectool(*asked, "model")
     assert (refused.code, refused.document["findings"][0]["fix"]) == (2, "--weights ema")
 

@@ -132,7 +132,8 @@ def test_an_interrupt_in_the_final_leaves_what_the_grid_has_found_and_writes_not
     assert (outcome.code, begun[-1], result["interrupted"]) == (130, "final", True)
     assert 1e-4 <= result["recommended_lr"] <= 1e-2
     assert (result["final_rows"], result["written"]) == ([], None)
-    assert "interrupted in the final" in outcome.document["findings"][0]["problem"]
-    assert outcome.document["findings"][0]["fix"].endswith("--lrs 0.0001,0.001,0.01")
+    (found,) = outcome.document["findings"]
+    assert (outcome.document["status"], found["code"]) == ("error", "XT-INTERRUPTED")
+    assert found["fix"].endswith("--lrs 0.0001,0.001,0.01 --steps 20 --final-steps 22 --seeds 2")
     assert (tmp_path / "o" / "lr_sweep.json").exists()
     assert config.read_bytes() == before

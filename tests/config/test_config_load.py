@@ -243,6 +243,12 @@ def test_only_of_what_was_trained_an_unknown_kind_is_that_of_a_package() -> None
         with pytest.raises(ConfigError, match="its kind is 'regresor', which no installed package brings") as missing:
             config_from_dict(values, "checkpoint.pt", package=package)
         assert (missing.value.code, missing.value.fix[: len(fix)]) == ("XT-PLUGIN", fix)
+    for kind, package in (("zz", "a\ntouch /tmp/pasted #"), ("zz\ntouch /tmp/pasted #", "a b"), ("$(id)", "`id`")):
+        with pytest.raises(ConfigError) as missing:
+            config_from_dict({"kind": kind}, "checkpoint.pt", package=package)
+        named = "zz" if kind == "zz" else "it"  # nothing of a file stands in a line to paste but a name
+        assert missing.value.fix.partition("   # ")[2].startswith(f"lacks the package that brings {named}: ")
+        assert "\n" not in missing.value.fix
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -38,6 +38,8 @@ CASES = [
          ("channel_dropout_rate", "model.mask_ratio"), {"training.channel_dropout_rate": 0.0}, kind="mae"),
     Case("EncoderSeesTheFaces", "CFG-44", WARNING, {"model.encoder_dim": 64},
          ("encoder_dim 64", "2 channels"), {"model.encoder_dim": 128}),
+    Case("EncoderSeesTheFaces", "CFG-44", WARNING, {"model.encoder_dim": 64, "checkpoint.resume_from": "auto"},
+         ("encoder_dim 64",), {"model.encoder_dim": 64, "checkpoint.init_from": "weights.pt"}),
     Case("GuardsAreOn", "CFG-63", WARNING, {"guards.disable": ["spike"]},
          ("off are G06", "spike"), {"guards.disable": []}),
     Case("GuardsAreOn", "CFG-63", ERROR, {"guards.memory_warning": 0.9, "guards.memory_stop": 0.5},

@@ -1122,6 +1122,25 @@ def test_a_jump_soon_after_a_resume_that_is_over_at_once_is_no_damaged_state(
     assert record(run).causes[0].code == code
 
 
+@pytest.mark.parametrize(
+    ("high", "told"),
+    [
+        ({100: 60.0}, "over 1 step, came back;"),
+        ({100: 60.0, 108: 60.0}, "in 2 of 9 steps, came back;"),
+        ({152: 60.0, 160: 60.0}, "in 2 of 9 steps, and the record ends there;"),
+        (dict.fromkeys(range(100, 161), 60.0) | {150: 900.0}, "did not come back, "),
+    ],
+)
+def test_a_jump_is_told_by_its_high_steps_and_by_what_came_after(
+    course: Any, write_run: Callable[[Any], Path], high: dict[int, float], told: str
+) -> None:
+    """Two steps eight apart were "9 steps, did not come back", and a run that went on to rise kept its first peak."""
+    run = course(steps=160)
+    for step, factor in high.items():
+        run.scale(step, np.array([factor]))
+    assert told in spike_cases(gather(write_run(run)))[0].text()
+
+
 @pytest.mark.parametrize(("epochs", "in_a_row"), [((2, 3, 4), 3), ((2, 4, 5), 0)])
 def test_what_comes_once_an_epoch_comes_in_every_epoch(
     course: Any, write_run: Callable[[Any], Path], epochs: tuple[int, ...], in_a_row: int

@@ -174,7 +174,8 @@ def _near(wanted: str, names: Sequence[str]) -> str:
     'energy_MC'
     """
     own = _without_truth(wanted)
-    names = [name for name in names if not _SAYS_GUESS.search(name)]
+    if own != wanted:  # a truth
+        names = [name for name in names if _SAYS_TRUTH.search(name) or not _SAYS_GUESS.search(name)]
     same = [name for name in names if name.lower() == own.lower()]
     alike = [name for name in nearest(wanted, names) if _may_be(own, _without_truth(name))]
     told = {_without_truth(name): name for name in reversed(names) if _SAYS_TRUTH.search(name)}

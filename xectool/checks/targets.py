@@ -199,13 +199,13 @@ def typical_error(rows: Any) -> float:
 
 
 def scaled_error(settings: TaskConfig, rows: Any) -> tuple[float, float]:
-    """Return the scale of a task and its typical error in units of that scale."""
+    """Return the scale of a task and its typical error in units of that scale; 1 of one that is fitted to it."""
     if settings.log_transform:
         rows = np.log(np.maximum(rows, 1e-300))
     if settings.loss_fn.startswith("relative"):
         rows = rows / np.maximum(np.abs(np.median(rows, axis=0)), 1e-300)
     spread = float(np.sqrt(rows.var(axis=0).mean()))
     if settings.scale == "auto":  # a few wild truths stretch the spread, and are told of themselves
-        return spread, 1.0
+        return spread, 1.0 if spread > 0 else 0.0
     scale = float(settings.scale or 1.0)
     return scale, typical_error(rows) / scale if scale > 0 else 0.0

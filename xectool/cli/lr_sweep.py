@@ -77,10 +77,11 @@ def lr_sweep(
             show_reference=show_reference,
             observer=observer,
         )
-    bad = result.recommended_lr is None
-    Output("lr-sweep", json).result(
-        result.as_dict(), findings=result.findings, bad=bad, human=lambda screen: _show(screen, result)
-    )
+    bad, said = result.recommended_lr is None, Output("lr-sweep", json)
+    if result.interrupted and json:
+        said.interrupted(result.as_dict(), fix=result.findings[0].fix)
+    else:
+        said.result(result.as_dict(), findings=result.findings, bad=bad, human=lambda screen: _show(screen, result))
     if bad or result.interrupted:
         raise AlreadyShown(EXIT_INTERRUPTED if result.interrupted else EXIT_BAD_RESULT)
 
@@ -122,7 +123,8 @@ def _show(screen: Console, result: LrSweepResult) -> None:
     low, high = result.band or (lr, lr)
     why = [_band(low, high, lr, result.seeds), f"configured now: {result.configured_lr:g}", f"rule: {result.rule}"]
     settings = " ".join(f"--set {setting}" for setting in result.settings)
-    done = f"written into {result.written}" if result.written else f"{settings}, or --write"
+    written = "nothing was written: the final was interrupted" if result.interrupted else "or --write"
+    done = f"written into {result.written}" if result.written else f"{settings}   # {written}"
     screen.print(verdict_box(f"{result.key}: {lr:g}", why, done, good=True))
 
 

@@ -66,14 +66,16 @@ def compare(
     place = root or (context.parent.params["root"] if context.parent else USUAL_ROOT)
     result = engine.runs.compare(first, second, *(others or ()), tracking_uri=tracking_uri, root=place)
     title = "metrics of the best epoch" + (f", errors from {counted(result.events, 'event')}" if result.events else "")
-    keys = [[item.key, *map(_shown, item.values)] for item in result.config if not any(item.absent)]
+    kinds = next((item for item in result.config if item.key == "kind"), None)  # they differ in it
+    own = [item for item in result.config if kinds and any(item.absent)]
+    keys = [[item.key, *map(_shown, item.values)] for item in result.config if item not in own]
     names = _names(result.runs)
     changes = [f"{name} minus {names[0]}" for name in names[1:]] if result.events else []
     bare = ", ".join(dict(zip(result.runs, names, strict=True))[run] for run in result.without_config)
     differing = f"no keys compared: no configuration of {bare}" if bare else counted(len(keys), "differing key")
     drawings = [
         table(differing, ["key", *names], keys),
-        *_keys_of_some(result.config, names),
+        *_keys_of_some(own, names),
         table(title, ["metric", *names, *changes], [_metric_row(metric, len(changes)) for metric in result.metrics]),
     ]
     Output("runs", json).result(result, human=lambda screen: screen.print(*drawings, sep="\n"))
@@ -105,13 +107,12 @@ def _names(runs: Sequence[str]) -> Sequence[str]:
     return names if len(set(names)) == len(names) else runs
 
 
-def _keys_of_some(config: Sequence[RunDifference], names: Sequence[str]) -> list[Text]:
-    """Return a line for the keys that some of the runs alone have, as those of another kind do, counted by section."""
+def _keys_of_some(own: Sequence[RunDifference], names: Sequence[str]) -> list[Text]:
+    """Return a line for the keys that runs of one kind alone have, counted by section."""
     by_owner: dict[str, Counter[str]] = {}
-    for item in config:
-        if any(item.absent):
-            owner = " and ".join(name for name, absent in zip(names, item.absent, strict=True) if not absent)
-            by_owner.setdefault(owner, Counter())[item.key.partition(".")[0]] += 1
+    for item in own:
+        owner = " and ".join(name for name, absent in zip(names, item.absent, strict=True) if not absent)
+        by_owner.setdefault(owner, Counter())[item.key.partition(".")[0]] += 1
     return [
         Text(f"keys of {owner} alone: {', '.join(f'{section} ({n})' for section, n in found.most_common())}")
         for owner, found in by_owner.items()

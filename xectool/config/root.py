@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 from xectool.config.checkpoint import CheckpointConfig, SensorCheckpointConfig
@@ -17,7 +18,7 @@ from xectool.config.section import Section, knob, section
 from xectool.config.tasks import TasksConfig
 from xectool.config.training import InpainterTrainingConfig, MaeTrainingConfig, RegressorTrainingConfig
 from xectool.config.validation import ValidationConfig
-from xectool.errors import ConfigError, XecError, in_shell
+from xectool.errors import ConfigError, XecError
 from xectool.registry.plugins import attempts, broken
 
 Preset: TypeAlias = Literal["a100", "gh200", "cpu", "ci"] | None
@@ -113,6 +114,8 @@ def refuse_broken(kind: object) -> None:
         raise BROKEN_KINDS[kind]
 
 
+_IS_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # what is no name would end the remark of a line to paste
+
 KIND_PACKAGES: dict[str, str] = {}
 """The installed package that brings a kind; none for the three."""
 
@@ -131,12 +134,13 @@ def require_kind(kind: object, source: str, package: str = "") -> None:
     """
     refuse_broken(kind)
     if isinstance(kind, str) and kind not in KINDS:
-        named = f"the package {in_shell(package)}" if package else "the package"
+        named = f"the package {package}" if _IS_NAME.fullmatch(package) else "the package"
+        meant = kind if _IS_NAME.fullmatch(kind) else "it"
         raise ConfigError(
             f"its kind is {kind!r}, which no installed package brings",
             where=source,
             # no name out of a file is asked of a public index
-            fix=f"pip list   # lacks {named} that brings {kind}: install it from where you have it",
+            fix=f"pip list   # lacks {named} that brings {meant}: install it from where you have it",
             code="XT-PLUGIN",
         )
 

@@ -211,7 +211,9 @@ def _used(stored: Checkpoint, weights: str) -> str:
     """Return which set of weights ``auto`` and ``best`` come to."""
     if weights == "best" and stored.best:
         return "best"
-    return "model" if weights == "model" or not stored.ema else "ema"
+    if not stored.ema:
+        return stored.held
+    return "model" if weights == "model" else "ema"
 
 
 def _description(

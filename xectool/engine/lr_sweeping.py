@@ -181,7 +181,7 @@ def _with_final(
     try:
         sweep = run_final(sweeper, sweep, seeds, steps, observer.phase)
     except KeyboardInterrupt:
-        return sweep, (*doubts, cut_short(sweep, command)), True
+        return sweep, (*doubts, cut_short(sweep, command, seeds, steps)), True
     return sweep, doubts if sweep.choice else (*doubts, none_holds(sweep, command)), False
 
 

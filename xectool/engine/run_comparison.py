@@ -232,6 +232,7 @@ def _with_errors(metric: PairedMetric) -> RunDifference:
         values[0],
         values[1],
         values,
+        absent=len(values) * (False,),
         errors=errors,
         differences=differences,
         difference_errors=tuple(metric.errors.values()),

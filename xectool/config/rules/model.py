@@ -189,7 +189,8 @@ class EncoderSeesTheFaces(Rule[RunConfig]):
     def check(self, facts: RunConfig) -> Iterator[Finding]:
         """Yield a warning below 128, but for the preset ``ci`` of tests, and weights whose width is given."""
         width, start = facts.model.encoder_dim, facts.checkpoint
-        if width < _SEEING_WIDTH and facts.preset != "ci" and not (start.init_from or start.resume_from):
+        is_given = start.init_from or start.resume_from not in (None, "auto")
+        if width < _SEEING_WIDTH and facts.preset != "ci" and not is_given:
             channels = counted(width // 32, "channel")
             yield self.warning(
                 "model.encoder_dim",

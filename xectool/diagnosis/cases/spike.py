@@ -195,10 +195,11 @@ class SpikeCase(StepCase):
         later = steps.good_rows[steps.good_rows > self.rows[-1]]
         if not later.size:
             return "and the record ends there"
+        if self.recovered:
+            return "came back"
         highest = later[np.argmax(steps["loss"][later])]
-        if steps["loss"][highest] > self.peak:
-            return f"later {steps['loss'][highest]:.4g} at step {steps['step'][highest]:.0f}"
-        return "came back" if self.recovered else "did not come back"
+        higher = f", {steps['loss'][highest]:.4g} at step {steps['step'][highest]:.0f}"
+        return "did not come back" + higher * bool(steps["loss"][highest] > self.peak)
 
 
 def spike_cases(evidence: Evidence) -> list[SpikeCase]:

@@ -53,7 +53,7 @@ def assemble(loaded: LoadedConfig, place: RunPlace, execution: Execution, ranks:
     Raises:
         XecError: Configuration, memory or data do not allow it.
     """
-    settings = loaded.config
+    settings = _decided(loaded.config)
     if place.checkpoint is not None:
         settings = _with_origin(adopt_resolved(settings, place.checkpoint), place.checkpoint)
     require_memory(loaded, settings, execution)
@@ -62,6 +62,15 @@ def assemble(loaded: LoadedConfig, place: RunPlace, execution: Execution, ranks:
     require_agreement(ranks, data_facts([*data.train.files, *data.val.files]))
     with memory_faults(settings, "building the model"):
         return build_parts(data, execution, ranks), data
+
+
+def _decided(config: RunConfig) -> RunConfig:
+    """Return a configuration whose run has its directory.
+
+    It may have replaced another run, once: trained again by the file it leaves, it would replace itself.
+    """
+    section = config.checkpoint.model_copy(update={"overwrite": False})
+    return config.model_copy(update={"checkpoint": section})
 
 
 def _with_origin(config: RunConfig, checkpoint: Checkpoint) -> RunConfig:

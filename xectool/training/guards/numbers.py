@@ -19,7 +19,7 @@ AMP_SKIP_SHARE: Final = 0.05  # a scale that has settled overflows about once in
 AMP_WARMUP: Final = 20  # steps in which the scale finds its place
 VERDICT_AFTER: Final = 50
 MOST_STEPS: Final = 0.5  # of the steps clipped
-_BEYOND: Final = 1e6  # times the limit: no clipping of a sound network
+_BEYOND: Final = 1e6  # times the limit, in half of the steps: no network that learns
 LR_JUMP: Final = 2.0
 
 
@@ -76,24 +76,25 @@ class GradientNorm(Guard):
         if progress.step == VERDICT_AFTER and self._norms:
             median, p95, top = (float(np.quantile(self._norms, share)) for share in (0.5, 0.95, 1.0))
             clip = self.parts.config.training.grad_clip
-            text = gradient_verdict(top, clip, self._clipped / len(self._norms))
+            text = gradient_verdict(top, clip, self._clipped / len(self._norms), median)
             numbers = f"median {median:.3g}, 95 % {p95:.3g}, largest {top:.3g}"
             yield Notice("grad_norm", {"median": median, "p95": p95, "max": top, "verdict": text}, "", say=False)
             yield Notice("", {}, f"gradient norm after {VERDICT_AFTER} steps: {numbers}: {text}")
 
 
-def gradient_verdict(largest: float, clip: float, clipped: float) -> str:
+def gradient_verdict(largest: float, clip: float, clipped: float, usual: float = 0.0) -> str:
     """Return what the largest gradient norm before clipping means; every number has a verdict.
 
     Args:
         largest: Largest norm.
         clip: ``training.grad_clip``; 0 where nothing is clipped.
         clipped: Share of the steps that were clipped.
+        usual: Median norm.
     """
     if not math.isfinite(largest):
         return "not finite"
-    if clip and clipped > MOST_STEPS and largest > _BEYOND * clip:
-        return f"{largest / clip:.1g} times the limit: the weights or the inputs are far off, see xectool diagnose run"
+    if usual > _BEYOND * (clip or 1.0):
+        return f"{usual / (clip or 1.0):.1g} times what is usual: the weights or the inputs are far off"
     if clip and clipped > MOST_STEPS:
         return f"{100 * clipped:.0f} % of the steps are clipped; AdamW divides by the size, so this alone does no harm"
     if clip and clipped > 0.05:

@@ -59,16 +59,17 @@ def none_holds(sweep: Sweep, config: str) -> Finding:
     )
 
 
-def cut_short(sweep: Sweep, config: str) -> Finding:
+def cut_short(sweep: Sweep, config: str, seeds: int, final_steps: int) -> Finding:
     """Return that the final was interrupted, and the sweep that has one."""
     steps = len(sweep.curves[0].losses)
+    size = f"--steps {steps} --final-steps {final_steps} --seeds {seeds}"
     return Finding(
         "XT-LR-UNSURE",
         Severity.WARNING,
         f"interrupted in the final: {counted(steps, 'step')} a rate alone decide, of which the best rate is often too "
         "high for a long run",
         where="--final-steps",
-        fix=f"xectool lr-sweep {config}{sweep.asked}",
+        fix=f"xectool lr-sweep {config}{sweep.asked} {size}",
     )
 
 

@@ -45,9 +45,7 @@ def describe_run(parts: RunParts, data: RunData, directory: Path, attempt: int) 
     Raises:
         DiskError: The disk refuses.
     """
-    # A run may replace another once; trained again by the file it leaves, it would replace itself without a word.
-    kept = parts.config.checkpoint.model_copy(update={"overwrite": False})
-    write_text(directory / CONFIG_NAME, to_yaml(parts.config.model_copy(update={"checkpoint": kept})))
+    write_text(directory / CONFIG_NAME, to_yaml(parts.config))
     files = [DataFileFacts.of(f.path, "train", f.num_entries, f.tree) for f in data.train.files]
     files += [DataFileFacts.of(f.path, "val", f.num_entries, f.tree) for f in data.val.files]
     facts = AttemptFacts(
