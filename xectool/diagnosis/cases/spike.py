@@ -12,31 +12,24 @@ from typing import ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from xectool.diagnosis.cases.growth import HIGH_LR, LOOK_BACK, LR_JUMP
+from xectool.diagnosis.cases.growth import HIGH_LR, LOOK_BACK
+from xectool.diagnosis.cases.high_losses import CLIMB_STEPS, CLIMBED, high_rows
 from xectool.diagnosis.cases.no_spike import by_mask, of_another_objective
-from xectool.diagnosis.cases.start import SPIKE_FACTOR, START_STEPS, constant_loss, exploding_start
+from xectool.diagnosis.cases.start import START_STEPS, constant_loss, exploding_start
 from xectool.diagnosis.cases.step import StepCase
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.history import StepHistory
 from xectool.diagnosis.evidence.incidents import identities, number
-from xectool.diagnosis.evidence.statistics import finite, groups, median, quantile
+from xectool.diagnosis.evidence.statistics import finite, groups, median
 from xectool.errors import counted
 from xectool.runlog.records import EventRecord
 
-LEAST_BEFORE: Final = 20  # finite steps before; a median of fewer says little
-WIDE_SIGMA: Final = 3.0  # a loss near zero (a likelihood) is measured by its own spread instead
 RECOVERY_STEPS: Final = 100  # F040
 MAX_CASES: Final = 60
-RECENT: Final = 50  # steps whose upper end says what single batches reach, as for the guard
 _GAP: Final = 20
-_CLIMB_STEPS: Final = 4  # before the loss is ten times too high, a growth of up to 1.7 a step shows in so many
-_CLIMBED: Final = 2.0
 _HIGHER: Final = 1.1  # times the rise of the first step: a higher one later is told with its step
 TAIL_EVENTS: Final = 3  # events that stand out one by one; fewer are damage, more are how the data are distributed
 TAIL_FACTOR: Final = 100.0  # and none of them by more than this
-_RISEN: Final = 3.0  # times the level, in several steps after the rate jumped: the jump makes the rest of the case
-_RISEN_STEPS: Final = 20
-_RISEN_ROWS: Final = 3
 
 
 @dataclass(frozen=True)
@@ -113,13 +106,13 @@ class SpikeCase(StepCase):
     @cached_property
     def grew(self) -> bool:
         """Whether loss and gradient had been rising before, over decades or just now over several steps."""
-        near = self.evidence.steps.before(self.row, _CLIMB_STEPS)
-        if self.before.grew or near.size < _CLIMB_STEPS:
+        near = self.evidence.steps.before(self.row, CLIMB_STEPS)
+        if self.before.grew or near.size < CLIMB_STEPS:
             return self.before.grew
         norms = self.evidence.steps["grad_norm"]
         usual = median(norms[self.evidence.steps.before(self.row, LOOK_BACK)])
         losses = median(self.evidence.steps["loss"][near]) - self.level
-        return bool(losses >= (_CLIMBED - 1) * abs(self.level) and median(norms[near]) >= _CLIMBED * usual)
+        return bool(losses >= (CLIMBED - 1) * abs(self.level) and median(norms[near]) >= CLIMBED * usual)
 
     @cached_property
     def recovered(self) -> bool:
@@ -205,7 +198,7 @@ class SpikeCase(StepCase):
 def spike_cases(evidence: Evidence) -> list[SpikeCase]:
     """Return the jumps of the loss, oldest first."""
     steps = evidence.steps
-    high = spike_rows(evidence)
+    high = high_rows(evidence)
     found = [(rows, False) for rows in groups(high, _GAP)]
     start = exploding_start(evidence)
     if start is not None:
@@ -239,53 +232,6 @@ def _mean_over_median(evidence: Evidence) -> float:
     mean = constant_loss(evidence)
     first = median(evidence.steps["loss"][evidence.steps.good_rows[:START_STEPS]])
     return max(1.0, mean / first) if first > 0 and mean > 0 else 1.0
-
-
-def spike_rows(evidence: Evidence) -> NDArray[np.intp]:
-    """Return the rows whose loss exceeds ten times the running median, or ten times spread or tail above it."""
-    steps = evidence.steps
-    level = steps.loss_level
-    with np.errstate(invalid="ignore"):
-        high = (steps["loss"] - level > (SPIKE_FACTOR - 1) * np.abs(level)) & ~steps.bad
-    high[steps.good_rows[:LEAST_BEFORE]] = False
-    for row in np.flatnonzero(high):
-        scale = max(abs(float(level[row])), WIDE_SIGMA * steps.loss_spread(int(row)), _tail(steps, int(row), high))
-        high[row] = steps["loss"][row] - level[row] > (SPIKE_FACTOR - 1) * scale > 0
-    high |= _after_a_rise(steps)
-    recorded = {event.step for event in evidence.of("spike")}
-    if recorded:
-        high |= np.isin(steps["step"], list(recorded)) & np.isfinite(steps["loss"])
-    return np.flatnonzero(high)
-
-
-def _tail(steps: StepHistory, row: int, high: NDArray[np.bool_]) -> float:
-    """Return how far the 95th percentile of the steps before lies above their median, as the guard takes it.
-
-    A truth that few events have, such as a second gamma, makes such a loss in every few batches.
-    """
-    before = steps.before(row, RECENT)
-    losses = finite(steps["loss"][before[~high[before]]])
-    if not losses.size or losses[-_CLIMB_STEPS:].min() > _CLIMBED * median(losses):  # it climbs
-        return 0.0
-    return quantile(losses, 0.95) - median(losses)
-
-
-def _after_a_rise(steps: StepHistory) -> NDArray[np.bool_]:
-    """Return the rows soon after a jump of the learning rate whose loss is above all before it and twice the level."""
-    found = np.zeros(len(steps), dtype=bool)
-    rates = steps["lr"]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        jumps = np.flatnonzero(rates[1:] >= LR_JUMP * rates[:-1]) + 1
-    for row in jumps[jumps > LEAST_BEFORE]:
-        before, level = steps["loss"][steps.before(int(row), LOOK_BACK)], float(steps.loss_level[row])
-        if before.size < LEAST_BEFORE or not math.isfinite(level):
-            continue
-        limit = level + (_RISEN - 1) * max(abs(level), WIDE_SIGMA * steps.loss_spread(int(row)))
-        soon = steps.after(int(row) - 1, _RISEN_STEPS)
-        above = soon[steps["loss"][soon] > max(limit, float(before.max()))]
-        if above.size >= _RISEN_ROWS:
-            found[above] = True
-    return found
 
 
 def _level(evidence: Evidence, rows: NDArray[np.intp], at_start: bool) -> float:
