@@ -101,12 +101,7 @@ def submit(
         command=shlex.join(job.command()),
         ranks=request.nodes * request.ranks_per_node,
         max_requeues=job.max_requeues,
-        findings=(
-            *loaded.findings,
-            *_idle_gpus(loaded.config, request),
-            *_continued(loaded.config, place, request),
-            *_tracker_findings(loaded.config),
-        ),
+        findings=(*loaded.findings, *_concerns(loaded.config, place, request)),
     )
     if dry_run:
         return found
@@ -217,6 +212,12 @@ def _continued(config: RunConfig, place: RunPlace, request: JobRequest) -> Itera
             where="--gpus and --nodes",
             fix=f"{fix}   # or raise the learning rate with the batch, and look at the loss",
         )
+
+
+def _concerns(config: RunConfig, place: RunPlace, request: JobRequest) -> Iterator[Finding]:
+    yield from _idle_gpus(config, request)
+    yield from _continued(config, place, request)
+    yield from _tracker_findings(config)
 
 
 def _idle_gpus(config: RunConfig, request: JobRequest) -> Iterator[Finding]:
