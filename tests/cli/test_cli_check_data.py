@@ -105,7 +105,7 @@ def test_validation_files_that_are_gone_are_those_of_the_configuration(
     words = ("--config", files / "config.yaml", "--set", "data.val_path=data/elsewhere.root")
     run = xectool("check-data", files / "train.root", *words, "--json")
     (found,) = run.document["findings"]
-    assert (run.code, found["where"]) == (2, f"data.val_path of {files / 'config.yaml'}")
+    assert (run.code, found["where"]) == (2, f"data.val_path ({files / 'config.yaml'} and --set)")
     assert found["problem"].startswith("the validation files of the configuration: ")
     assert found["fix"].startswith("--set data.val_path=PATH ")
     against = xectool("check-data", files / "train.root", *words, "--against", files / "val.root", "--json")

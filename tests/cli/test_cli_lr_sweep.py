@@ -132,8 +132,9 @@ def test_an_interrupt_in_the_final_leaves_what_the_grid_has_found_and_writes_not
     assert (outcome.code, begun[-1], result["interrupted"]) == (130, "final", True)
     assert 1e-4 <= result["recommended_lr"] <= 1e-2
     assert (result["final_rows"], result["written"]) == ([], None)
-    (found,) = outcome.document["findings"]
+    found, *others = outcome.document["findings"]
     assert (outcome.document["status"], found["code"]) == ("error", "XT-INTERRUPTED")
+    assert [other for other in others if "interrupted in the final" in other["problem"]]
     assert found["fix"].endswith("--lrs 0.0001,0.001,0.01 --steps 20 --final-steps 22 --seeds 2")
     assert (tmp_path / "o" / "lr_sweep.json").exists()
     assert config.read_bytes() == before

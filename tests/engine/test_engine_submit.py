@@ -180,6 +180,20 @@ def test_a_run_that_goes_on_with_other_batches_or_has_ended_is_told_before_the_q
     engine.train(config, run_name="begun", overrides=one, resume="auto")
     assert told(alone)["XT-SUBMIT-DONE"].startswith("--set training.epochs=2 ")
     assert told(alone, "training.epochs=2") == {}
+    assert told(alone, "checkpoint.reset_epoch=true") == {}
+    longer = ["training.epochs=3", *one[1:]]
+    engine.train(config, run_name="begun", overrides=longer, resume="auto")
+    assert told(ONE) == {"XT-SUBMIT-DONE": "--set training.epochs=6   # goes on from its weights"}
+
+
+def test_what_is_no_state_of_a_training_is_left_to_the_training(config: Path, tmp_path: Path) -> None:
+    """Weights without a run have no batches to compare; that was a KeyError."""
+    one = ["training.epochs=1", "data.num_workers=0", "data.batch_size=32", "checkpoint.save_artifacts=false"]
+    run = engine.train(config, run_name="lender", overrides=one, max_steps=1)
+    extracted = tmp_path / "encoder.pt"
+    engine.inspect_ckpt(str(run.checkpoint_last), extract="encoder", output=str(extracted))
+    found = engine.submit(config, ONE, overrides=one, resume=str(extracted), run_name="next", dry_run=True)
+    assert not {item.code for item in found.findings} & {"XT-SUBMIT-BATCH", "XT-SUBMIT-DONE"}
 
 
 def test_name_and_resume_are_refused_as_the_training_would_after_the_queue(config: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ _ALL_NUMBERS = "write all numbers of every event when the file is made"
 # Numbers of another detector are the usual reason for a width that does not fit.
 _OTHER_FILE = "use the file of this detector"
 _SAYS_TRUTH = re.compile("truth|true|mc|gen|sim", re.IGNORECASE)
-_SAYS_GUESS = re.compile("reco|pred|fit", re.IGNORECASE)
+_SAYS_GUESS = re.compile(r"(?i:reco(nstr\w*)?|pred(ict\w*)?|fit(ted)?)(?![a-z])")
 _SHORT = 3  # letters of which few are shared by chance
 _CODES = {"missing": "XT-DATA-BRANCH", "width": "XT-DATA-WIDTH", "type": "XT-DATA-TYPE"}
 
@@ -170,12 +170,12 @@ def _near(wanted: str, names: Sequence[str]) -> str:
     ('', 'mc_uvw')
     >>> _near("energyTruth", ["thetaTruth"]), _near("energyTruth", ["eTruth"]), _near("uvwTruth", ["uvwReco", "uvw"])
     ('', 'eTruth', 'uvw')
-    >>> _near("energyTruth", ["energy_fit", "energy_dep", "energy_MC"])
-    'energy_MC'
+    >>> _near("energyTruth", ["energy_fit", "energy_MC"]), _near("energyTruth", ["recoil_energyTruth", "mc_recoEnergy"])
+    ('energy_MC', 'recoil_energyTruth')
     """
     own = _without_truth(wanted)
     if own != wanted:  # a truth
-        names = [name for name in names if _SAYS_TRUTH.search(name) or not _SAYS_GUESS.search(name)]
+        names = [name for name in names if not _SAYS_GUESS.search(name)]
     same = [name for name in names if name.lower() == own.lower()]
     alike = [name for name in nearest(wanted, names) if _may_be(own, _without_truth(name))]
     told = {_without_truth(name): name for name in reversed(names) if _SAYS_TRUTH.search(name)}

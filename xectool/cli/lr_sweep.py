@@ -79,7 +79,8 @@ def lr_sweep(
         )
     bad, said = result.recommended_lr is None, Output("lr-sweep", json)
     if result.interrupted and json:
-        said.interrupted(result.as_dict(), fix=result.findings[0].fix)
+        again = next(found.fix for found in result.findings if found.where == "--final-steps")
+        said.interrupted(result.as_dict(), again, result.findings)
     else:
         said.result(result.as_dict(), findings=result.findings, bad=bad, human=lambda screen: _show(screen, result))
     if bad or result.interrupted:

@@ -134,9 +134,9 @@ class Output:
             human(screen)
         show_findings(screen, findings)
 
-    def error(self, error: XecError, result: Any = None) -> None:
-        """Show a failure the user can act on; an error may carry one finding or several."""
-        found = findings_of(error)
+    def error(self, error: XecError, result: Any = None, findings: Sequence[Finding] = ()) -> None:
+        """Show a failure the user can act on; an error may carry one finding or several, and others follow it."""
+        found = (*findings_of(error), *findings)
         if self.as_json:
             self._document("error", plain(result or {}), found)
         else:
@@ -145,14 +145,16 @@ class Output:
             if VERBOSITY.get() is Verbosity.VERBOSE:
                 _show_causes(screen, error)
 
-    def interrupted(self, result: Any = None, fix: str = "") -> None:
+    def interrupted(self, result: Any = None, fix: str = "", findings: Sequence[Finding] = ()) -> None:
         """Say that the user stopped the command.
 
         Args:
             result: What the command reached, if anything.
             fix: How to go on from there.
+            findings: What was found up to there.
         """
-        self.error(XecError("interrupted", where=f"xectool {self.command}", fix=fix, code="XT-INTERRUPTED"), result)
+        error = XecError("interrupted", where=f"xectool {self.command}", fix=fix, code="XT-INTERRUPTED")
+        self.error(error, result, findings)
 
     def defect(self, error: Exception, kept: str) -> None:
         """Say that xectool itself failed, and where the traceback is."""

@@ -135,7 +135,7 @@ def _validation_files(config: RunConfig, options: CheckOptions) -> list[str]:
     except DataFileError as error:
         raise DataFileError(
             f"the validation files of the configuration: {error.problem}",
-            where=f"data.val_path of {options.config}",
+            where=f"data.val_path ({options.config} and --set)",
             fix="--set data.val_path=PATH   # where they are now, from the working directory; or --against PATH",
             code=error.code,
         ) from error

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
+from xectool.checkpoint.format import FORMAT_NAME
 from xectool.config.file_systems import is_network
 from xectool.config.load import LoadedConfig, load_config
 from xectool.config.platform import NODE_MEMORY, Platform
@@ -186,30 +187,38 @@ def _node(request: JobRequest) -> Platform:
 
 
 def _continued(config: RunConfig, place: RunPlace, request: JobRequest) -> Iterator[Finding]:
-    """Yield warnings where a run that goes on has nothing left to train, or takes its steps with other batches."""
-    if place.checkpoint is None:
+    """Yield a warning where a run that goes on has nothing left to train, or takes its steps with other batches.
+
+    What is no state of a training, and another accumulation, the training refuses itself.
+    """
+    checkpoint = place.checkpoint
+    if checkpoint is None or checkpoint.origin != FORMAT_NAME or "progress" not in checkpoint.meta:
         return
-    epochs, batch = config.training.epochs, config.data.batch_size * config.training.grad_accum_steps
-    if place.checkpoint.meta.get("epoch", 0) > epochs:
+    epochs, done = config.training.epochs, int(checkpoint.meta["epoch"]) - 1
+    if done >= epochs and not config.checkpoint.reset_epoch:
         yield Finding(
             "XT-SUBMIT-DONE",
             Severity.WARNING,
-            f"nothing is left to train: all {epochs} epochs of {place.directory} are done",
+            f"nothing is left to train: {place.checkpoint_path} has done {counted(done, 'epoch')}, {epochs} are asked",
             where="--resume",
-            fix=f"--set training.epochs={2 * epochs}   # goes on from its weights",
+            fix=f"--set training.epochs={2 * done}   # goes on from its weights",
         )
-    saved, ranks = place.checkpoint.config, request.nodes * request.ranks_per_node
-    own = saved["data"]["batch_size"] * saved["training"].get("grad_accum_steps", 1)
-    before, now = int(place.checkpoint.meta.get("world_size", 1)) * own, ranks * batch
+        return
+    saved, accumulated = checkpoint.config, config.training.grad_accum_steps
+    if saved["training"]["grad_accum_steps"] != accumulated:
+        return
+    ranks = request.nodes * request.ranks_per_node
+    before = int(checkpoint.meta["world_size"]) * saved["data"]["batch_size"]
+    now = ranks * config.data.batch_size
     if before != now:
-        shared, rest = divmod(before, ranks * config.training.grad_accum_steps)
+        shared, rest = divmod(before, ranks)
         fix = f"--set data.batch_size={shared}" if shared and not rest else "xectool explain effective-batch"
         yield Finding(
             "XT-SUBMIT-BATCH",
             Severity.WARNING,
-            f"the run took its steps with {before} events, and would go on with {now} ({counted(ranks, 'rank')}): the "
-            "learning rate was chosen for the former",
-            where="--gpus and --nodes",
+            f"the run took its steps with {before * accumulated} events, and would go on with {now * accumulated} "
+            f"({counted(ranks, 'rank')}): the learning rate was chosen for the former",
+            where="data.batch_size",
             fix=f"{fix}   # or raise the learning rate with the batch, and look at the loss",
         )
 

@@ -82,7 +82,7 @@ class GradientNorm(Guard):
             yield Notice("", {}, f"gradient norm after {VERDICT_AFTER} steps: {numbers}: {text}")
 
 
-def gradient_verdict(largest: float, clip: float, clipped: float, usual: float = 0.0) -> str:
+def gradient_verdict(largest: float, clip: float, clipped: float, usual: float) -> str:
     """Return what the largest gradient norm before clipping means; every number has a verdict.
 
     Args:
@@ -93,8 +93,8 @@ def gradient_verdict(largest: float, clip: float, clipped: float, usual: float =
     """
     if not math.isfinite(largest):
         return "not finite"
-    if usual > _BEYOND * (clip or 1.0):
-        return f"{usual / (clip or 1.0):.1g} times what is usual: the weights or the inputs are far off"
+    if usual > _BEYOND * max(clip, 1.0):
+        return "the weights or the inputs are far off, see xectool explain grad-norm"
     if clip and clipped > MOST_STEPS:
         return f"{100 * clipped:.0f} % of the steps are clipped; AdamW divides by the size, so this alone does no harm"
     if clip and clipped > 0.05:
