@@ -86,10 +86,6 @@ def without(*branches: str) -> Damage:
     return lambda path, rows, write: write(path, {k: v for k, v in rows.items() if k not in branches}) and None
 
 
-def named(**others: str) -> Damage:
-    return lambda path, rows, write: write(path, {others.get(k, k): v for k, v in rows.items()}) and None
-
-
 def changed(**replaced: Callable[[Rows], np.ndarray]) -> Damage:
     def damage(path: Path, rows: Rows, write: Callable[..., Path]) -> None:
         write(path, rows | {name: make(rows) for name, make in replaced.items()})
@@ -163,7 +159,7 @@ DAMAGES: dict[str, tuple[Damage, str, str]] = {
     "other_tree": (other_tree, "DAT-03", ":tree"),
     "no_npho": (without("npho"), "DAT-04", "branch npho"),
     "no_time": (without("relative_time"), "DAT-04", "branch relative_time"),
-    "run_of_another_name": (named(run="runNumber"), "DAT-04", "branch run"),
+    "no_run": (without("run"), "DAT-04", "branch run"),
     "integer_npho": (changed(npho=lambda rows: np.clip(rows["npho"], 0, 1e6).astype("i4")), "DAT-04", "branch npho"),
     "width_4759": (changed(npho=lambda rows: rows["npho"][:, :4759]), "DAT-05", "branch npho"),
     "time_4759": (changed(relative_time=lambda rows: rows["relative_time"][:, :4759]), "DAT-05", "relative_time"),
