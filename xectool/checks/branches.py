@@ -68,7 +68,7 @@ class BranchVerdict:
         usable: Names of the branches that can be read as they are wanted.
         troubles: What is wrong with the required ones.
         notes: What is missing, not required and may have another name, or is of an unusual type.
-        unnamed: What is missing, not required, and called nothing like it.
+        unnamed: What is missing and not required, where nothing else may be it: there is nothing to be done.
     """
 
     usable: frozenset[str]

@@ -44,7 +44,7 @@ class TroubleRule(Rule[DataFacts]):
     def notes(self, facts: DataFacts) -> Iterator[Finding]:
         """Yield what is unusual and not wrong as warnings."""
         for verdict in facts.sample.verdicts.values():
-            for trouble in (*verdict.troubles, *verdict.notes):
+            for trouble in (*verdict.troubles, *verdict.notes, *verdict.unnamed):
                 if trouble.check == self.code:
                     severity = Severity.ERROR if trouble in verdict.troubles else Severity.WARNING
                     yield self.finding(trouble, severity)
@@ -84,14 +84,9 @@ class BranchesExist(TroubleRule):
     title = "The branches exist"
 
     def check(self, facts: DataFacts) -> Iterator[Finding]:
-        """Yield an error for a missing required branch, a warning for an odd type or a number of another name.
-
-        A number that is simply not there is a note: such events are named by file and entry.
-        """
+        """Yield an error for a missing required branch, a warning for a missing number or an odd type."""
         yield from self.found(facts)
         yield from self.notes(facts)
-        for verdict in facts.sample.verdicts.values():
-            yield from (self.finding(trouble, Severity.INFO) for trouble in verdict.unnamed)
 
 
 class WidthsAgree(TroubleRule):

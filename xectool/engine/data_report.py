@@ -207,7 +207,10 @@ def _targets(facts: DataFacts) -> dict[str, dict[str, float]]:
 
 def _verdict(facts: DataFacts, findings: Sequence[Finding], told: Told) -> tuple[str, tuple[str, ...], str]:
     errors = [found for found in findings if found.severity is Severity.ERROR]
+    verdicts = [verdict for sample in (facts.sample, facts.other) if sample for verdict in sample.verdicts.values()]
+    optional = {trouble.where for verdict in verdicts for trouble in verdict.unnamed}
     warnings = [found for found in findings if found.severity is Severity.WARNING]
+    warnings.sort(key=lambda found: found.where in optional)  # what nothing can be done about is told last
     num_files, sample = len(facts.sample.files), facts.sample
     looked = f"{counted(num_files, 'file')}, {counted(sample.num_events, 'event')}, values of {sample.scanned} read"
     why = tuple(f"{found.code}: {found.problem}" for found in (*errors, *warnings)[:_SHOWN])
@@ -216,19 +219,20 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], told: Told) -> tuple
         more = (f"and {counted(len(errors) - _SHOWN, 'further error')}",) if len(errors) > _SHOWN else ()
         verdict = f"do not train on this: {counted(len(errors), 'error')} in {looked}"
         return verdict, why + more, told.first_step(errors)
+    first = sample.files[0]
+    name = arguments(first.path, first.tree) if num_files == 1 else told.inputs()
+    after = told.following(name, has_hashes=not _reach(sample.files))
     if warnings:
         return (
             f"usable with care: {counted(len(warnings), 'warning')} in {looked}",
             why + reach,
-            told.first_step(warnings),
+            told.first_step(warnings) if warnings[0].where not in optional else after,
         )
-    first = sample.files[0]
-    name = arguments(first.path, first.tree) if num_files == 1 else told.inputs()
     every = _read(sample.scanned, sample.num_events, told.deep)
     return (
         f"good: {looked}",
         (f"no check found more than notes; {every}", *reach),
-        told.following(name, has_hashes=not _reach(sample.files)),
+        after,
     )
 
 
