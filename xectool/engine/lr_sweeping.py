@@ -144,9 +144,7 @@ def lr_sweep(  # noqa: PLR0913  the function is the command: one argument an opt
         else:
             sweep = sweep_grid(sweeper, rates, seeds, extend=not lrs, begun=watching.phase)
         sweep, doubts, interrupted = _with_final(sweep, sweeper, (seeds, final), command, watching)
-    result = replace(
-        _result(sweep, loaded.config, command, length, seeds, doubts, ramp is not None), interrupted=interrupted
-    )
+    result = _result(sweep, loaded.config, command, length, seeds, doubts, ramp is not None)
     curves, rows = {"curves": sweep.curves, "final_curves": sweep.final_curves}, (*result.rows, *result.beyond)
     drawn = None if output is None else draw_sweep(result.as_dict(), rows, curves, Path(output).expanduser())
     sure = write and result.settings and not interrupted
