@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from xectool.config.adam import ADAM_REACH
 from xectool.training.optimization.optim import build_optimizer
-from xectool.training.symptoms.weight_reach import WeightReach
+from xectool.training.symptoms.weight_reach import LOOK_EVERY, Move, WeightReach
 
 MATRICES = ["0.weight", "3.weight"]
 
@@ -29,6 +29,11 @@ class Training:
         self.reach = WeightReach(self.net, decay)
 
     def step(self, size: float = 1.0) -> list[str]:
+        moves = self.unseen_step(size) + self.reach.look()
+        assert [move.step for move in moves] in ([], [self.steps])
+        return [name for move in moves for name in move.matrices]
+
+    def unseen_step(self, size: float = 1.0) -> list[Move]:
         self.steps += 1
         for weight in self.net.parameters():
             weight.grad = size * (torch.randn_like(weight) + 0.3)
@@ -138,3 +143,14 @@ def test_a_network_without_matrices_and_weights_that_are_not_finite_say_nothing(
     with torch.no_grad():
         training.net[0].weight.fill_(torch.nan)  # type: ignore[union-attr, operator]
     assert training.step() == []
+
+
+def test_steps_that_are_compared_together_are_told_apart() -> None:
+    training, told = Training(), list[Move]()
+    for number in range(1, 2 * LOOK_EVERY):
+        if number in (LOOK_EVERY - 4, LOOK_EVERY + 3):
+            turned(training, {})
+        told += training.unseen_step()
+    told += training.reach.look()
+    assert told == [Move(LOOK_EVERY - 4, MATRICES), Move(LOOK_EVERY + 3, MATRICES)]
+    assert training.reach.look() == []

@@ -121,23 +121,22 @@ class RowWriter:
         self._known = tuple(frozenset(names) for names in self._names)
         self._full = _mask_words([True] * len(layout.values), layout.num_masks)
 
-    def _is_whole(self, maps: Sequence[Mapping[str, float]]) -> bool:
-        """Return whether maps have a value for every name of the layout, in its order, as those of nearly all steps."""
-        return tuple(map(tuple, maps)) == self._names
-
-    def fits(self, record: StepRecord) -> bool:
-        """Return whether the layout has a word for each value of a record."""
-        maps = self._maps(record)
-        return self._is_whole(maps) or all(
-            given.keys() <= known for given, known in zip(maps, self._known, strict=True)
-        )
-
     def row(self, record: StepRecord, seq: int) -> bytes:
-        """Return the row of a record that fits."""
-        flags = sum(bool(flag) << bit for bit, flag in enumerate(self._flags(record)))
+        """Return the row of a record.
+
+        Raises:
+            LookupError: The layout has no word for one of its values.
+        """
+        flags = 0
+        for bit, flag in enumerate(self._flags(record)):
+            if flag:
+                flags |= 1 << bit
         maps = self._maps(record)
         masks, values = self._full, [value for given in maps for value in given.values()]
-        if not self._is_whole(maps):
+        if tuple(map(tuple, maps)) != self._names:  # nearly every step has all names, in the order of the layout
+            for given, known in zip(maps, self._known, strict=True):
+                if given.keys() - known:
+                    raise LookupError(f"no word for {', '.join(sorted(given.keys() - known))}")
             places = [(given, name) for given, names in zip(maps, self._names, strict=True) for name in names]
             values = [given.get(name, math.nan) for given, name in places]
             masks = _mask_words([name in given for given, name in places], self.layout.num_masks)

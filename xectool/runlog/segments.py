@@ -68,10 +68,14 @@ class Segment:
             maps = {key: (*self._names.get(key, ()), *getattr(record, key)) for key in MAPS}
             self._describe(Layout.of({key: tuple(dict.fromkeys(names)) for key, names in maps.items()}))
         assert self._writer is not None
-        if self.count >= self._capacity or not self._writer.fits(record):
+        if self.count >= self._capacity:
             raise SegmentFull
+        try:
+            row = self._writer.row(record, self.first + self.count)
+        except LookupError:
+            raise SegmentFull from None
         start = self._offset + self.count * self._row_bytes
-        self._map[start : start + self._row_bytes] = self._writer.row(record, self.first + self.count)
+        self._map[start : start + self._row_bytes] = row
         self.count += 1
         self._words[_HEAD] = self.count
 

@@ -22,7 +22,7 @@ from xectool.training.stepping.parts import RunParts
 from xectool.training.stepping.state import Progress
 from xectool.training.stepping.step import StepResult
 from xectool.training.symptoms.weight_likeness import WeightLikeness
-from xectool.training.symptoms.weight_reach import WeightReach
+from xectool.training.symptoms.weight_reach import Move, WeightReach
 
 WEIGHT_NORM_STEPS: Final = 50  # one pass over the weights costs as much as one over the gradients
 
@@ -76,6 +76,8 @@ class FlightRecorder:
         """Say what the training thread does inside the block; the time of a checkpoint goes to the next step."""
         began = time.perf_counter()
         self.page.phase(name)
+        if name == "checkpoint":  # after which a run may end
+            self._tell_moves(self._reach.look())
         try:
             yield
         finally:
@@ -119,7 +121,10 @@ class FlightRecorder:
         record = self._step_record(progress, window, result, timing)
         self.writer.step(record)
         self._likeness.took(timing.lr)
-        self._follow_weights(progress, timing.lr)
+        if self._moves < MAX_MOVES:
+            self._tell_moves(self._reach.took(progress.step, timing.lr))
+            if not result.finite:  # weights may be why, and a run may end here
+                self._tell_moves(self._reach.look())
         if progress.step % WEIGHT_NORM_STEPS == 0:
             self._compare_weights(progress)
         self.page[Word.STEP] = progress.step
@@ -152,6 +157,7 @@ class FlightRecorder:
             clipped_fraction=stats.clipped / stats.steps if stats.steps else math.nan,
         )
         self._compare_weights(progress)
+        self._tell_moves(self._reach.look())
         self.writer.epoch(record)
         self.writer.event(
             "audit",
@@ -176,21 +182,19 @@ class FlightRecorder:
                 matrices=lost[:MAX_NAMED],
             )
 
-    def _follow_weights(self, progress: Progress, lr: float) -> None:
-        moved = self._reach.took(progress.step, lr) if self._moves < MAX_MOVES else []
-        if not moved:
-            return
-        self._moves += 1
-        self.writer.event(
-            "weights_moved",
-            f"step {progress.step} moved {moved[0]}"
-            + (f" and {len(moved) - 1} more of the matrices compared" if len(moved) > 1 else "")
-            + f" by more than {ADAM_REACH:g} learning rates, which no gradients can",
-            step=progress.step,
-            epoch=progress.epoch,
-            matrices=moved[:MAX_NAMED],
-            often=self._moves == MAX_MOVES,
-        )
+    def _tell_moves(self, moves: Sequence[Move]) -> None:
+        for move in moves[: MAX_MOVES - self._moves]:
+            self._moves += 1
+            others = f" and {len(move.matrices) - 1} more of the matrices compared" if len(move.matrices) > 1 else ""
+            self.writer.event(
+                "weights_moved",
+                f"step {move.step} moved {move.matrices[0]}{others} by more than {ADAM_REACH:g} learning rates, which "
+                "no gradients can",
+                step=move.step,
+                epoch=self.page[Word.EPOCH],
+                matrices=move.matrices[:MAX_NAMED],
+                often=self._moves == MAX_MOVES,
+            )
 
     def _step_record(
         self, progress: Progress, window: Sequence[EventBatch], result: StepResult, timing: StepTiming
