@@ -411,6 +411,20 @@ def test_14_many_dead_sensors(look: Any, rows: Rows) -> None:
     one("DAT-14", look(rows), "warning", "sensors are dead")
 
 
+def test_14_a_repaired_file_is_told_with_what_was_filled(look: Any, rows: Rows) -> None:
+    def told(facts: DataFacts) -> list[Finding]:
+        return [item for item in BY_CODE["DAT-14"].check(facts) if "repaired" in item.problem]
+
+    flags = np.zeros(rows["npho"].shape, np.uint8)
+    flags[10:50, 7], flags[30, 900] = 1, 1
+    (note,) = told(look(rows | {"repaired": flags}))
+    assert note.severity.value == "info"
+    assert "an inpainter filled 41 readings of 2 sensors in 40 of 120 events read" in note.problem
+    assert note.where.endswith("branch repaired")
+    of_another_meaning = np.ones(120, np.uint8)
+    assert told(look(rows)) == told(look(rows | {"repaired": of_another_meaning})) == []
+
+
 def at_times(facts: DataFacts) -> list[Finding]:
     return [item for item in BY_CODE["DAT-14"].check(facts) if "no reading in many events" in item.problem]
 

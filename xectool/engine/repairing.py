@@ -24,9 +24,9 @@ from xectool.engine.output_places import files_read, require_file_place
 from xectool.errors import UsageError, in_shell
 from xectool.findings import Finding, Severity
 from xectool.models.inpainter import Inpainter
-from xectool.rootio.origin import Origin
+from xectool.rootio.origin import FLAG_BRANCH, Origin
 from xectool.tasks.event_variants import Fill
-from xectool.training.predicting.repair import DEEP_NPHO, FLAG_BRANCH, Repaired, RepairRun, write_repaired
+from xectool.training.predicting.repair import DEEP_NPHO, Repaired, RepairRun, write_repaired
 from xectool.training.process.memory_faults import memory_faults
 from xectool.training.process.progress import NullObserver, Observer
 

@@ -21,14 +21,12 @@ from xectool.data.events import EventSource
 from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS, UNKNOWN_ABOVE
 from xectool.errors import DataFileError
 from xectool.rootio.copying import CarriedBranches, carried_branches
-from xectool.rootio.origin import Origin
+from xectool.rootio.origin import FLAG_BRANCH, Origin
 from xectool.rootio.reader import EventFile
 from xectool.rootio.writer import BranchSpec, TreeWriter
 from xectool.tasks.event_variants import Fill
 from xectool.training.process.heap import trimmed
 
-FLAG_BRANCH = "repaired"
-"""One number a sensor, 1 where an inpainter has filled it."""
 DEEP_NPHO = -50.0  # photons; a sensor without light fluctuates by some 15 (docs/physics.md: 1.5 photoelectrons)
 FloatArray = npt.NDArray[np.floating]
 
