@@ -17,6 +17,7 @@ from xectool.engine.exports.loading import load_exported
 from xectool.engine.input_events import open_events
 from xectool.engine.loading import (
     LoadedModel,
+    assumed_losses,
     check_hops,
     check_options,
     events_at_once,
@@ -159,6 +160,7 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
         conventional = checkpoint.meta.get("conventional", {})
         scored = predict_scored(network, task, predicted, target, conventional, tuple(source.branches.truth))
     drawn = Written() if plots_into is None else draw_predictions(task, target, plots_into, source, watching)
+    told = (*loaded.notes, *assumed_losses(loaded, str(model)), *source.findings)
     return PredictResult(
         scored.num_events,
         scored.events_per_s,
@@ -167,7 +169,7 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
         chosen.reason,
         scored.metrics if _is_compared(scored.metrics) else {},
         tuple(str(path) for path in drawn.files),
-        (*loaded.notes, *source.findings, *_undrawn(drawn), *_nothing_predicted(dead, data, scored)),
+        (*told, *_undrawn(drawn), *_nothing_predicted(dead, data, scored)),
         scored.num_sensors,
     )
 
