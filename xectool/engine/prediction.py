@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +160,6 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
         conventional = checkpoint.meta.get("conventional", {})
         scored = predict_scored(network, task, predicted, target, conventional, tuple(source.branches.truth))
     drawn = Written() if plots_into is None else draw_predictions(task, target, plots_into, source, watching)
-    told = (*loaded.notes, *assumed_losses(loaded, str(model)), *source.findings)
     return PredictResult(
         scored.num_events,
         scored.events_per_s,
@@ -169,7 +168,7 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
         chosen.reason,
         scored.metrics if _is_compared(scored.metrics) else {},
         tuple(str(path) for path in drawn.files),
-        (*told, *_undrawn(drawn), *_nothing_predicted(dead, data, scored)),
+        (*loaded.notes, *source.findings, *_undrawn(drawn), *_nothing_predicted(dead, data, scored)),
         scored.num_sensors,
     )
 
@@ -199,7 +198,8 @@ def _loaded(model: str | Path, weights: str, device: str | None) -> LoadedModel:
     graph = exported_format(path)
     if graph is not None:
         return load_exported(path, graph, weights, device)
-    return ready_model(load_checkpoint(model, weights), model, weights, device)
+    ready = ready_model(load_checkpoint(model, weights), model, weights, device)
+    return replace(ready, notes=(*ready.notes, *assumed_losses(ready, str(model))))
 
 
 def _score_neighbours(loaded: LoadedModel, hops: int | None) -> None:

@@ -187,16 +187,7 @@ def _findings(written: Repaired, output: str, again: str) -> list[Finding]:
             )
         )
     if written.num_deep > _MANY_DEEP * written.num_filled:
-        found.append(
-            Finding(
-                "XT-REPAIR-NEGATIVE",
-                Severity.WARNING,
-                f"{written.num_negative} of {written.num_filled} filled readings were negative, {written.num_deep} of "
-                f"them below {DEEP_NPHO:g} photons: they read 0, for no light is less than none",
-                where=output,
-                fix=f"xectool predict {again}   # scores the inpainter on sensors with a reading; train it longer",
-            )
-        )
+        found.append(_negative(written, output, again))
     if not written.num_dead:
         found.append(
             Finding(
@@ -208,3 +199,14 @@ def _findings(written: Repaired, output: str, again: str) -> list[Finding]:
             )
         )
     return found
+
+
+def _negative(written: Repaired, output: str, again: str) -> Finding:
+    return Finding(
+        "XT-REPAIR-NEGATIVE",
+        Severity.WARNING,
+        f"{written.num_negative} of {written.num_filled} filled readings were negative, {written.num_deep} of "
+        f"them below {DEEP_NPHO:g} photons: they read 0, for no light is less than none",
+        where=output,
+        fix=f"xectool predict {again}   # scores the inpainter on sensors with a reading; train it longer",
+    )
