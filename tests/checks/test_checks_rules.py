@@ -309,6 +309,22 @@ def test_09_a_scale_that_does_not_fit(look: Any, rows: Rows) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda npho: 20 * npho, "a photoelectron were 1.9e+02 photons (8 to 12 is usual)"),
+        (lambda npho: 0.05 * npho, "a photoelectron were 0.4"),
+        (lambda npho: npho + 500, "its darkest sensors have 3"),
+    ],
+)
+def test_09_light_of_another_gain_or_with_a_pedestal(change: Any, told: str, good: Path, look: Any, rows: Rows) -> None:
+    rows["npho"] = np.where(rows["npho"] < 9e9, change(rows["npho"]), 1e10).astype("f4")
+    (item,) = [item for item in found("DAT-09", look(good, rows)) if told in item.problem]
+    assert (item.severity.value, ", in 1 of 2 files" in item.problem) == ("warning", True)
+    assert item.where.endswith("a1.root:tree branch npho")
+    assert not found("DAT-09", look(good))
+
+
 @pytest.mark.parametrize(("factor", "unit"), [(1e6, "us"), (1e9, "ns"), (1e12, "ps")])
 def test_10_times_in_nanoseconds(look: Any, rows: Rows, factor: float, unit: str) -> None:
     valid = rows["relative_time"] < 9e9
@@ -409,6 +425,20 @@ def test_14_a_dead_face_is_worse_than_dead_sensors(look: Any, rows: Rows) -> Non
 def test_14_many_dead_sensors(look: Any, rows: Rows) -> None:
     rows["npho"][:, :4000:7] = 1e10
     one("DAT-14", look(rows), "warning", "sensors are dead")
+
+
+def test_14_a_repaired_file_is_told_with_what_was_filled(look: Any, rows: Rows) -> None:
+    def told(facts: DataFacts) -> list[Finding]:
+        return [item for item in BY_CODE["DAT-14"].check(facts) if "repaired" in item.problem]
+
+    flags = np.zeros(rows["npho"].shape, np.uint8)
+    flags[10:50, 7], flags[30, 900] = 1, 1
+    (note,) = told(look(rows | {"repaired": flags}))
+    assert note.severity.value == "info"
+    assert "an inpainter filled 41 readings of 2 sensors in 40 of 120 events read" in note.problem
+    assert note.where.endswith("branch repaired")
+    of_another_meaning = np.ones(120, np.uint8)
+    assert told(look(rows)) == told(look(rows | {"repaired": of_another_meaning})) == []
 
 
 def at_times(facts: DataFacts) -> list[Finding]:

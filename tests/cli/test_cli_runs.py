@@ -52,8 +52,12 @@ def test_comparison_shows_the_differing_key(root, capsys):
     assert boundary.run(app, ["runs", "compare", str(root / "one"), str(root / "two"), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)["result"]
     assert [item["key"] for item in result["config"]] == ["training.lr"]
+    (note,) = result["notes"]
+    assert note.startswith("no metric has an error: no predictions.root of ")
     assert boundary.run(app, ["runs", "compare", str(root / "one"), str(root / "two")]) == 0
-    assert "training.lr" in capsys.readouterr().err
+    out = capsys.readouterr().err
+    assert "training.lr" in out
+    assert "no metric has an error: no predictions.root of " in " ".join(out.split())
 
 
 def test_keys_that_one_kind_alone_has_are_counted_and_not_listed_beside_those_that_differ(root, capsys):

@@ -12,8 +12,8 @@ from xectool.config.inputs import expand_inputs
 from xectool.config.load import config_from_dict
 from xectool.config.root import RunConfig
 from xectool.config.rules.disk import disk_rules
-from xectool.config.rules.path import PATH_RULES, overlap_rules, path_rules
-from xectool.findings import Report, Severity
+from xectool.config.rules.path import PATH_RULES, network_rules, overlap_rules, path_rules
+from xectool.findings import Finding, Report, Severity
 
 
 def config(tmp_path: Path, **changes: Any) -> RunConfig:
@@ -172,6 +172,26 @@ def test_a_frozen_encoder_is_not_led_to_new_weights(inputs: Path) -> None:
         assert found.fix.startswith(fix)
 
 
+def test_a_missing_file_of_sensor_positions_is_found_before_the_data_is_opened(inputs: Path) -> None:
+    """`config check --deep` called it sound, and `train` told of it when it had opened all files."""
+    files = {"train_path": str(inputs / "train.root"), "val_path": str(inputs / "val.root")}
+
+    def found(name: str, head: str = "cross_attention") -> list[Finding]:
+        model = {"head_type": head, "sensor_positions_file": str(inputs / name), "freeze_encoder": False}
+        values = {"kind": "inpainter", "data": files, "model": model, "checkpoint": {"save_dir": str(inputs / "runs")}}
+        read = config_from_dict(values, "x")
+        assert [item.code for item in network_rules(read)] == [item.code for item in path_rules(read)]
+        return list(path_rules(read))
+
+    (missing,) = found("elsewhere.txt")
+    assert (missing.code, missing.where) == ("CFG-66", "model.sensor_positions_file")
+    assert missing.fix.startswith("model.sensor_positions_file: null ")
+    (inputs / "positions.txt").touch()
+    (misspelt,) = found("position.txt")
+    assert misspelt.fix == f"model.sensor_positions_file: {inputs / 'positions.txt'}"
+    assert found("positions.txt") == found("elsewhere.txt", head="per_face") == []
+
+
 def test_resuming_automatically_needs_no_file(inputs: Path) -> None:
     assert codes(path_rules(config(inputs, checkpoint={"resume_from": "auto"}))) == []
     begun = config(inputs, checkpoint={"init_from": str(inputs / "gone.pt")})  # read once, when the run was new
@@ -207,7 +227,7 @@ def test_a_full_disk_is_found_before_training(inputs: Path) -> None:
 
 
 def test_every_path_rule_has_a_code_and_a_title() -> None:
-    assert {rule.code for rule in PATH_RULES} == {"CFG-37", "CFG-38", "CFG-45", "CFG-53"}
+    assert {rule.code for rule in PATH_RULES} == {"CFG-37", "CFG-38", "CFG-45", "CFG-53", "CFG-66"}
     assert all(rule.title for rule in PATH_RULES)
 
 

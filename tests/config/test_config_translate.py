@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from xectool.config.load import load_config
 from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, RunConfig
 from xectool.config.serialize import dotted_values, inline_yaml
 from xectool.config.translate import RENAMED, Renamed
-from xectool.findings import Severity
+from xectool.findings import Finding, Report, Severity
 
 Write = Callable[..., Path]
 Refused = Callable[..., InvalidConfigError]
@@ -43,6 +44,21 @@ def test_the_kind_is_inferred_with_a_note(text: str, kind: type[RunConfig], writ
     loaded = load_config(write(text))
     assert isinstance(loaded.config, kind)
     assert any("kind is not written" in found.problem for found in loaded.findings)
+
+
+def test_errors_are_told_with_how_older_keys_were_read(write: Write, refused: Refused) -> None:
+    """They were told of sound files only, while one that is mended needs them most."""
+    text = "training: {mae_checkpoint: a.pth, time_weight: 0.5, lrr: 1.0e-4}\n"
+    error = refused(write(text))
+    assert [found.severity for found in error.findings] == [Severity.ERROR, *[Severity.INFO] * 3]
+    assert {found.fix for found in error.findings} >= {"checkpoint.init_from: a.pth", "training.time.weight: 0.5"}
+    assert error.fix == "training.lr: 0.0001", "the error itself is the one mistake"
+    loaded = load_config(write(text.replace("lrr", "lr"), "sound.yaml"))
+    broken = Finding("CFG-40", Severity.ERROR, "not there", "data.train_path")
+    with pytest.raises(InvalidConfigError) as caught:
+        loaded.require(Report((broken,)))
+    assert [found.code for found in caught.value.findings] == ["CFG-40", *["CFG-NOTE"] * 3]
+    assert pickle.loads(pickle.dumps(caught.value)).findings == caught.value.findings
 
 
 def test_a_misspelt_kind_is_refused(write: Write, refused: Refused) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -215,3 +216,17 @@ def test_an_earlier_export_of_the_same_format_and_an_empty_file_are_replaced(inp
             assert bool(in_the_way(inputs / f"earlier{suffix}", kind)) == (kind != suffix), (suffix, kind)
     assert not in_the_way(inputs / "page.html", ".html")
     assert in_the_way(inputs / "encoder.safetensors", ".safetensors")  # by --extract: no export, a checkpoint
+
+
+@pytest.mark.parametrize(("place", "another"), [("FILE/x.root", "DIR/x.root"), ("DIR/x.yaml", "DIR/x.root")])
+def test_the_line_of_a_refused_simulation_keeps_its_options(tmp_path: Path, place: str, another: str) -> None:
+    (tmp_path / "file").touch()
+    named = {"FILE": str(tmp_path / "file"), "DIR": str(tmp_path)}
+    place, another = (re.sub("FILE|DIR", lambda found: named[found[0]], text) for text in (place, another))
+    with pytest.raises(XecError) as caught:
+        engine.simulate(place, events=20, seed=4, energy_gev=0.03, dead_fraction=0.02, format="rntuple", files=2)
+    options = "--events 20 --seed 4 --files 2 --energy 0.03 --dead 0.02 --format rntuple"
+    assert caught.value.fix == f"xectool simulate {another} {options}"
+    with pytest.raises(XecError) as usual:
+        engine.simulate(place)
+    assert usual.value.fix == f"xectool simulate {another}"

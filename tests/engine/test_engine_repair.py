@@ -1,4 +1,4 @@
-"""What an inpainter says that no sensor can read is no answer."""
+"""What an inpainter says that no sensor can read is no answer; less light than none is none."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import pytest
 import torch
 import uproot
 from torch import Tensor, nn
 from xectool.config.data import DataConfig
+from xectool.config.load import config_from_overrides
 from xectool.config.normalization import NormalizationConfig
+from xectool.data.batch import EventBatch
 from xectool.data.dead_masks import ListedSensors
 from xectool.data.source import open_source
 from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.engine import repairing
 from xectool.engine.repairing import filler
 from xectool.models.normalize import Normalizer
+from xectool.tasks.event_variants import with_network
 from xectool.training.predicting.repair import RepairRun, write_repaired
 
 
@@ -75,3 +80,41 @@ def test_a_listed_sensor_without_an_answer_is_dead_in_the_repaired_file(tmp_path
     assert found["repaired"][:, 9].tolist() == [1, 1]
     kept = np.arange(4760) != 7
     assert np.array_equal(found["npho"][:, kept], npho[:, kept])
+
+
+@pytest.mark.parametrize(("units", "warned"), [(-0.3, 1), (-0.01, 0), (0.17, 0)])
+def test_negative_light_is_none_and_much_of_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, units: float, warned: int
+) -> None:
+    npho = np.full((3, 4760), -7.0, "f4")  # noise of sensors that live stays
+    npho[:, [7, 9]] = 1e10
+    with uproot.recreate(tmp_path / "dead.root") as file:
+        file["tree"] = {"npho": npho, "relative_time": np.zeros((3, 4760), "f4")}
+    source = open_source(DataConfig(), [str(tmp_path / "dead.root")], tasks=(), require_truth=False)
+    loaded = SimpleNamespace(network=Boundless(units), execution=SimpleNamespace(device=torch.device("cpu")), notes=())
+    loaded.config = config_from_overrides([])
+    monkeypatch.setattr(repairing, "load_inpainter", lambda *_: loaded)
+    monkeypatch.setattr(repairing, "open_events", lambda *_: source)
+    monkeypatch.setattr(repairing, "events_at_once", lambda *_: 2)
+    (tmp_path / "inp.pt").touch()
+    result = repairing.repair(tmp_path / "inp.pt", [str(tmp_path / "dead.root")], output=tmp_path / "r.root")
+    found = uproot.open(tmp_path / "r.root")["tree"].arrays(["npho", "repaired"], library="np")
+    said = float(Normalizer(NormalizationConfig()).inverse_npho(torch.tensor(units)))
+    np.testing.assert_allclose(found["npho"][:, [7, 9]], max(said, 0.0), rtol=1e-5)
+    assert (found["npho"][:, 8] == -7).all()
+    assert found["repaired"].sum() == 6
+    assert result.as_dict()["negative_per_event"] == (2 if units < 0 else 0)
+    codes = [note.code for note in result.findings]
+    assert codes == ["XT-REPAIR-NEGATIVE"] * warned
+    for note in result.findings:
+        assert note.problem.startswith("6 of 6 filled readings were negative, 6 of them below -50 photons")
+        assert note.fix.startswith(f"xectool predict {tmp_path}/inp.pt {tmp_path}/dead.root ")
+
+
+def test_a_comparison_fills_no_negative_light_either() -> None:
+    npho = torch.tensor([[5.0, 1e10, -3.0]])
+    mask = torch.tensor([[False, True, False]])
+    identity = np.arange(1)
+    batch = EventBatch(npho, torch.zeros_like(npho), {}, torch.ones(1), *[identity] * 4, epoch=0, step=0)
+    found = with_network(Boundless(-0.3).inpaint)(batch, mask)
+    assert found.npho.tolist() == [[5.0, 0.0, -3.0]]

@@ -1,6 +1,7 @@
 """Runs side by side: differing keys, metrics with errors, from run directories and from MLflow."""
 
 import contextlib
+import json
 import math
 import sqlite3
 import time
@@ -102,6 +103,60 @@ def test_other_events_give_no_errors(tmp_path):
     assert compared.events == 0
     assert all(item.errors == () for item in compared.metrics)
     assert {item.key: item.values for item in compared.metrics}["val/loss"] == (1.0, 2.0)
+
+
+def configured(run_dir: Path, **sections: Any) -> Path:
+    (run_dir / "config.yaml").write_text(json.dumps({"kind": "regressor", "training": {"lr": 1e-3}, **sections}))
+    return run_dir
+
+
+LEARNT = {"enabled": True, "loss_fn": "l1", "scale": 0.01, "shift": 0.05}
+IDLE = {"enabled": False, "loss_fn": "mse"}
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"tasks": {"energy": LEARNT | {"loss_fn": "mse"}}}, "tasks.energy.loss_fn"),
+        ({"tasks": {"energy": LEARNT | {"scale": 0.02}}}, "tasks.energy.scale"),
+        ({"tasks": {"energy": LEARNT, "timing": LEARNT}}, "tasks.timing.enabled"),
+        ({"tasks": {"energy": LEARNT | {"shift": 0.04}, "timing": IDLE | {"loss_fn": "l1"}}}, ""),
+        ({"tasks": {"energy": LEARNT}, "model": {"encoder_dim": 64}}, ""),
+        ({"kind": "mae", "training": {"loss_fn": "l1"}}, "kind"),
+    ],
+)
+def test_losses_that_mean_something_else_are_told(tmp_path: Path, other: dict[str, Any], named: str) -> None:
+    first = configured(make_run(tmp_path / "a", [1.0]), tasks={"energy": LEARNT, "timing": IDLE})
+    other = {**other, "tasks": {"timing": IDLE} | other["tasks"]} if "tasks" in other else other
+    second = configured(make_run(tmp_path / "b", [2.0]), **other)
+    told = [note for note in runs.compare(first, second).notes if note.startswith("losses are not comparable")]
+    assert len(told) == bool(named)
+    assert all(note.endswith(f"the runs differ in {named}") for note in told)
+
+
+def test_losses_of_sensors_depend_on_what_is_hidden_and_on_the_units(tmp_path: Path) -> None:
+    changes = {"model": {"mask_ratio": 0.6}, "normalization": {"npho_scale": 1000.0}, "training": {"loss_fn": "l1"}}
+    first = configured(make_run(tmp_path / "a", [1.0]), kind="mae", **changes)
+    for number, (section, value) in enumerate((("mask_ratio", 0.5), ("npho_scale", 50.0))):
+        own = {name: {**keys, section: value} if section in keys else keys for name, keys in changes.items()}
+        second = configured(make_run(tmp_path / f"b{number}", [1.0]), kind="mae", **own)
+        (told, _) = runs.compare(first, second).notes
+        assert section in told
+    same = configured(make_run(tmp_path / "c", [1.0]), kind="mae", **changes)
+    assert [note.partition(":")[0] for note in runs.compare(first, same).notes] == ["no metric has an error"]
+
+
+def test_metrics_without_an_error_say_why(tmp_path: Path) -> None:
+    first = with_predictions(make_run(tmp_path / "a", [1.0]), 0.001, seed=1)
+    second = with_predictions(make_run(tmp_path / "b", [1.0]), 0.001, seed=2)
+    assert runs.compare(first, second).notes == (
+        "1 metric without an error: recorded as one number an epoch, not of single events",
+    )
+    third = with_predictions(make_run(tmp_path / "c", [1.0]), 0.001, first=7)
+    assert runs.compare(first, third).notes == ("no metric has an error: the runs predicted other validation events",)
+    bare = make_run(tmp_path / "d", [1.0])
+    (told,) = runs.compare(first, bare).notes
+    assert told.startswith(f"no metric has an error: no predictions.root of {bare}, ")
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,11 @@ def test_less_memory_takes_a_smaller_batch_than_the_default_and_keeps_the_effect
         ("does not learn", "plateau"),
         ("my loss does not go down", "plateau"),
         ("the validation loss does not go down", "plateau"),
+        ("inf", "nan"),  # was answered with `kind` and `nccl-env`
+        ("the loss is infinite", "nan"),
+        ("nan", "nan"),
+        ("hang", "hang"),
+        ("spike", "spike-recovery"),
         ("export to C++", "export-onnx"),
         ("how do I export to C++", "export-onnx"),
     ],

@@ -21,12 +21,14 @@ from xectool.detector.light_pattern import (
     times_elsewhere,
     truth_elsewhere,
 )
+from xectool.detector.photon_statistics import pedestal_left, photon_statistics, uncounted
 from xectool.detector.sensor_rows import displaced_rows
 from xectool.rootio.reader import EventFile
 
 Array = npt.NDArray[Any]
 FEWEST_EVENTS: Final = 20
-ENERGY, ORDER, TIMES, COPIED = "energy", "order", "times", "copied"
+ENERGY, ORDER, TIMES, COPIED, SCALE = "energy", "order", "times", "copied", "scale"
+_COUNTED: Final = 48  # events whose fluctuation is looked at: a quarter of a millisecond each
 JUDGED_TASKS: Final = (*TRUTH_OF_PLACES, ENERGY)
 
 
@@ -40,7 +42,8 @@ def light_misfits(file: EventFile, kept: EventReservoir, branches: Mapping[str, 
 
     Returns:
         What does not fit, in words: light that is `COPIED` from one event, beside which nothing else is judged, `ORDER`
-        of its sensors, beside which no truth is, `TIMES` of other sensors than the photons, and the truth by task.
+        of its sensors, beside which no truth is, `TIMES` of other sensors than the photons, its `SCALE`, and the truth
+        by task.
     """
     npho = kept.npho
     places = light_places(npho)
@@ -51,6 +54,7 @@ def light_misfits(file: EventFile, kept: EventReservoir, branches: Mapping[str, 
     times = times_elsewhere(npho, kept.time) if len(npho) >= FEWEST_EVENTS else ""
     found = {ORDER: order, TIMES: times}
     if not order:
+        found[SCALE] = _scale(npho)
         entries = np.array([kept.cell(row, 0, 0.0).entry for row in range(len(npho))])
         light = np.where((npho >= 0) & (npho < UNKNOWN_ABOVE), npho, 0.0).sum(axis=1, dtype=np.float64)
         for task, branch in branches.items():
@@ -61,6 +65,12 @@ def light_misfits(file: EventFile, kept: EventReservoir, branches: Mapping[str, 
             elif known.sum() >= FEWEST_EVENTS:
                 found[task] = truth_elsewhere(places[known], truth[known], task)
     return {name: message for name, message in found.items() if message}
+
+
+def _scale(npho: Array) -> str:
+    """Return what is odd about the scale of light, (B, S), by its own fluctuation."""
+    counts, darkest = zip(*map(photon_statistics, npho[:: -(-len(npho) // _COUNTED)]), strict=True)
+    return pedestal_left(darkest) or uncounted(counts)
 
 
 def _numbers(file: EventFile, branch: str, entries: Array, width: int) -> Array:

@@ -14,6 +14,7 @@ import xxhash
 from xectool.checks.branches import BranchVerdict, check_branches, wanted_branches
 from xectool.checks.cells import KEPT_CELLS, Cell, CellCounts, CellScan, EventReservoir, Place
 from xectool.checks.facts import FileFacts, Trouble
+from xectool.checks.filled import Filled, count_filled
 from xectool.checks.health import MIN_CONSTANT, MIN_EVENTS, FileHealth, neighbour_likeness
 from xectool.checks.identity import IdentityBlock, hash_numbers, lonely_numbers
 from xectool.checks.light import FEWEST_EVENTS, JUDGED_TASKS, light_misfits
@@ -59,6 +60,7 @@ class Sample:
         order_likeness: How well sensors are foretold by their neighbours, by path and tree.
         light: Whether the light lies where sensors and truth say, by path and tree.
         stretches: Entries that differ from the rest of their file, by path and tree.
+        filled: What an inpainter has filled, by path and tree; of repaired files only.
     """
 
     files: list[FileFacts]
@@ -79,6 +81,7 @@ class Sample:
     order_likeness: dict[str, float] = field(default_factory=dict)
     light: dict[str, dict[str, str]] = field(default_factory=dict)
     stretches: dict[str, list[Stretch]] = field(default_factory=dict)
+    filled: dict[str, Filled] = field(default_factory=dict)
 
     @property
     def num_events(self) -> int:
@@ -156,6 +159,8 @@ class SampleScan:
         counts = CellCounts("npho"), CellCounts("time")
         self.sample.counts[facts.where] = counts
         began, kept = time.perf_counter(), EventReservoir(_EVENTS_OF_FILE)
+        if (filled := count_filled(file, facts, self.blocks_of(file), self._failed)) is not None:
+            self.sample.filled[facts.where] = filled
         for block in SensorStream(file, data, self._failed).blocks(self.blocks_of(file)):
             entries = np.arange(block.start, block.start + len(block.npho))
             place = Place(facts.where, entries, runs[entries], events[entries])

@@ -9,6 +9,7 @@ import numpy as np
 
 from xectool.checks.by_file import frozen_times, listed, odd_in_some_files, partly_loud, silent_at_times
 from xectool.checks.data_facts import DataFacts
+from xectool.checks.filled import repaired_files
 from xectool.checks.health import SensorHealth
 from xectool.detector import faces
 from xectool.detector.constants import NUM_SENSORS
@@ -47,6 +48,7 @@ class SensorsAreAlive(Rule[DataFacts]):
         for state in ("constant", "hot", "noisy"):
             if found := [sensor for sensor in health.of(state) if not partly[sensor]]:
                 yield self._odd(facts, state, found, health)
+        yield from repaired_files(self.code, facts.sample.filled)
         yield from (*odd_in_some_files(facts), *silent_at_times(facts), *frozen_times(facts))
 
     def _odd(self, facts: DataFacts, state: str, found: list[int], health: SensorHealth) -> Finding:

@@ -11,6 +11,7 @@ import numpy as np
 from xectool.checks.cells import CellCounts
 from xectool.checks.data_facts import DataFacts, event_place, sensor_place
 from xectool.checks.file_rules import impossible_counts
+from xectool.checks.light import SCALE
 from xectool.checks.sample import Sample
 from xectool.checks.sensor_rules import SensorsAreAlive
 from xectool.checks.spread import LARGEST_STD, SMALLEST_STD, NormalizedRow
@@ -119,7 +120,10 @@ class NormalizedPhotonsFit(Rule[DataFacts]):
     title = "Normalised photon numbers have the expected range"
 
     def check(self, facts: DataFacts) -> Iterator[Finding]:
-        """Yield a warning outside of -0.1 to 10, an error beyond 50 or where the readings are in another unit."""
+        """Yield a warning outside of -0.1 to 10 or for light that fluctuates as no counts do, an error beyond 50."""
+        yield from (*self._range(facts), *self._scale(facts))
+
+    def _range(self, facts: DataFacts) -> Iterator[Finding]:
         row = next((row for row in facts.normalized if row.channel == "npho" and row.face == "all"), None)
         if row is None or (row.min >= -0.1 and row.max <= 10):
             return
@@ -133,6 +137,21 @@ class NormalizedPhotonsFit(Rule[DataFacts]):
             f"{settings.npho_scale:g}, npho_scheme={settings.npho_scheme}",
             facts.cure("npho"),
         )
+
+    def _scale(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield a warning of files whose light has another gain, unit or pedestal, by its own fluctuation."""
+        judged = facts.sample.light
+        odd = {path: found[SCALE] for path, found in judged.items() if SCALE in found}
+        if facts.exchanged or not odd:
+            return
+        path, many = next(iter(odd)), f", in {len(odd)} of {len(judged)} files" if len(judged) > 1 else ""
+        shown = tuple(f"{path}: {message}" for path, message in list(odd.items())[:_SHOWN])
+        found = self.warning(
+            f"{path} branch {facts.settings.data.npho_branch}",
+            f"{odd[path]}{many}",
+            "make the file again in photons, with the gain and the pedestal of its run",
+        )
+        yield replace(found, evidence=(*shown, "xectool explain XT-INPUT-SCALE"))
 
 
 class NormalizedTimesFit(Rule[DataFacts]):

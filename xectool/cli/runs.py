@@ -77,6 +77,7 @@ def compare(
         table(differing, ["key", *names], keys),
         *_keys_of_some(own, names),
         table(title, ["metric", *names, *changes], [_metric_row(metric, len(changes)) for metric in result.metrics]),
+        *map(Text, result.notes),
     ]
     Output("runs", json).result(result, human=lambda screen: screen.print(*drawings, sep="\n"))
 

@@ -14,23 +14,24 @@ class InvalidConfigError(ConfigError):
     """A configuration breaks the schema or its rules.
 
     Attributes:
-        findings: One finding an error, in the order of the file.
+        findings: One finding an error, in the order of the file; then how keys were read that live elsewhere now.
     """
 
-    def __init__(self, findings: Sequence[Finding], source: str) -> None:
-        self.findings = tuple(findings)
+    def __init__(self, errors: Sequence[Finding], source: str, notes: Sequence[Finding] = ()) -> None:
+        self.findings = (*errors, *notes)
         self.source = source
-        first = self.findings[0]
-        if len(self.findings) == 1:
+        self._errors, self._notes = tuple(errors), tuple(notes)
+        first = self._errors[0]
+        if len(self._errors) == 1:
             super().__init__(first.problem, where=first.where, fix=first.fix, code=first.code)
             return
-        listed = [f"  {found.where}: {found.problem}" for found in self.findings]
-        problem = "\n".join([f"{counted(len(self.findings), 'error')} in {source}", *listed])
-        fixes = [found.fix for found in self.findings if found.fix]
+        listed = [f"  {found.where}: {found.problem}" for found in self._errors]
+        problem = "\n".join([f"{counted(len(self._errors), 'error')} in {source}", *listed])
+        fixes = [found.fix for found in self._errors if found.fix]
         super().__init__(problem, where=first.where, fix="\n".join(dict.fromkeys(fixes)), code=first.code)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.findings, self.source)
+        return type(self), (self._errors, self.source, self._notes)
 
 
 def config_finding(code: str, problem: str, origin: str, key: str, fix: str = "") -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from xectool.config.document import SET, Document, read_document
 from xectool.config.explain import dotted_key, explain
-from xectool.config.invalid import InvalidConfigError, place
+from xectool.config.invalid import NOTE, InvalidConfigError, place
 from xectool.config.keys import keys_of, nearest_key
 from xectool.config.overrides import apply_overrides, expand_dotted_keys
 from xectool.config.platform import Platform
@@ -73,7 +73,7 @@ class LoadedConfig:
         """
         located = self.locate(report)
         if located.errors:
-            raise InvalidConfigError(located.errors, str(self.path))
+            raise InvalidConfigError(located.errors, str(self.path), _readings(self.findings))
         return dataclasses.replace(self, findings=self.findings.merged(located))
 
 
@@ -144,8 +144,13 @@ def _checked(document: Document, platform: Platform | None) -> tuple[RunConfig, 
     answered = tuple(_answered(item, document) for item in findings)
     errors = [item for item in answered if item.severity is Severity.ERROR]
     if errors or config is None:
-        raise InvalidConfigError(errors, document.source)
+        raise InvalidConfigError(errors, document.source, _readings(answered))
     return config, answered
+
+
+def _readings(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the notes on how a file was read: an inferred kind, older keys."""
+    return [item for item in findings if item.code == NOTE]
 
 
 def _validated(document: Document, kind: str) -> tuple[RunConfig | None, list[Finding], set[str]]:

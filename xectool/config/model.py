@@ -116,7 +116,9 @@ class InpainterModelConfig(EncoderConfig):
         code="CFG-05",
     )
     head_type: Literal["per_face", "cross_attention"] = knob("per_face", "Kind of head", code="CFG-05")
-    sensor_positions_file: OptionalStr = knob(None, "Sensor positions for cross_attention; null: the built-in ones")
+    sensor_positions_file: OptionalStr = knob(
+        None, "Sensor positions for cross_attention; null: the built-in ones", code="CFG-66"
+    )
     cross_attn_k: Int = knob(16, "Neighbours a query looks at", "sensors", gt=0, le=4759)
     cross_attn_hidden: Int = knob(64, "Width of the local attention", "1", gt=0, le=4096)
     cross_attn_latent_dim: Int = knob(128, "Width of the latent attention; a multiple of 4", "1", gt=0, le=4096)

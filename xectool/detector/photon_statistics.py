@@ -9,6 +9,8 @@ Axes: S sensors.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +22,9 @@ Array = npt.NDArray[Any]
 USED: Final = (4.0, 40.0)  # light in units of the dark sensors' fluctuation: above noise, below steep and uneven light
 FEWEST_SENSORS: Final = 40
 PEDESTAL: Final = 15.0  # fluctuations of a dark sensor; light of 0.5 GeV in the darkest ones
+FEWEST_EVENTS: Final = 8  # of a file, whose middle says what is usual there
+# Photons for a photoelectron: no sensor is more than 80 % efficient, and one of 2 % counts nothing that is worth it.
+COUNTS: Final = (1.2, 75.0)
 _ROOT_OF_VARIANCE: Final = 1.5**0.5  # of a reading less the mean of the two beside it
 _MEDIAN_OF_NORMAL: Final = 0.6745  # of the size of a normal number
 
@@ -50,3 +55,27 @@ def photon_statistics(npho: Array) -> tuple[float, float]:
     if used.sum() < FEWEST_SENSORS:
         return np.nan, float(darkest) / noise
     return float(np.median(apart[used] / np.sqrt(light[used]))) ** 2, float(darkest) / noise
+
+
+def pedestal_left(darkest: Iterable[float]) -> str:
+    """Return that events of a file have light where there is none, or an empty string.
+
+    Args:
+        darkest: Light of the darkest sensors of each event, as `photon_statistics` tells it.
+    """
+    known = [value for value in darkest if np.isfinite(value)]
+    if len(known) < FEWEST_EVENTS or abs(median(known)) <= PEDESTAL:
+        return ""
+    return f"even its darkest sensors have {median(known):.3g} times their own fluctuation"
+
+
+def uncounted(counts: Iterable[float]) -> str:
+    """Return that events of a file fluctuate as no counts of this detector do, or an empty string.
+
+    Args:
+        counts: Photons for a photoelectron in each event, as `photon_statistics` tells them.
+    """
+    known = [value for value in counts if value > 0]
+    if len(known) < FEWEST_EVENTS or COUNTS[0] <= median(known) <= COUNTS[1]:
+        return ""
+    return f"its counts fluctuate as if a photoelectron were {median(known):.2g} photons (8 to 12 is usual)"

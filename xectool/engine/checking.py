@@ -20,6 +20,7 @@ from xectool.config.load import config_from_overrides, load_config
 from xectool.config.platform import available_memory
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.rules.count import prediction_bytes
+from xectool.config.rules.path import network_rules
 from xectool.engine.check_lines import Told
 from xectool.engine.data_report import DataChecked, summarised
 from xectool.engine.output_places import require_folder
@@ -75,7 +76,7 @@ def check_data(
     if options.max_events is not None and options.max_events < 1:
         raise UsageError("--max-events has to be at least 1", where="--max-events", fix="--max-events 10k")
     plots_into = None if options.plots is None else require_folder(options.plots, "--plots")
-    config = load_config(options.config, options.overrides).config if options.config is not None else None
+    config = _configured(options)
     settings = config or config_from_overrides(options.overrides)
     paths = expand_inputs(data)
     validated = _only_validated(options, config)
@@ -104,6 +105,14 @@ def check_data(
     if facts.other is not None:
         lines = replace(lines, others=facts.other.files)
     return summarised(facts, ran, lines, digests=digests, plots=drawn)
+
+
+def _configured(options: CheckOptions) -> RunConfig | None:
+    """Return the configuration that the files are to suit, whose network is built to tell the size of a checkpoint."""
+    if options.config is None:
+        return None
+    loaded = load_config(options.config, options.overrides)
+    return loaded.require(network_rules(loaded.config)).config
 
 
 def _flags(options: CheckOptions) -> list[str]:

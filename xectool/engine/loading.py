@@ -12,11 +12,11 @@ from torch import nn
 
 from xectool.checkpoint import store
 from xectool.checkpoint.extract import ENCODER
-from xectool.checkpoint.format import Checkpoint
+from xectool.checkpoint.format import FORMAT_NAME, Checkpoint
 from xectool.checkpoint.soundness import require_finite
 from xectool.config.load import config_from_dict
-from xectool.config.root import RunConfig
-from xectool.config.serialize import starting_from
+from xectool.config.root import RegressorConfig, RunConfig
+from xectool.config.serialize import dotted_values, starting_from
 from xectool.config.training import MAX_HOPS
 from xectool.data.events import EventSource
 from xectool.data.loader import EventLoader
@@ -157,6 +157,35 @@ def assumptions(meta: Mapping[str, Any], where: str) -> tuple[Finding, ...]:
             f"{starting_from(where)} --set {key}=VALUE",
         )
         for key, value in meta.get("assumed", {}).items()
+    )
+
+
+def assumed_losses(loaded: LoadedModel, where: str) -> tuple[Finding, ...]:
+    """Return what is said of the losses of a checkpoint of the older system, which stores few of their settings."""
+    config = loaded.config
+    if loaded.checkpoint.origin == FORMAT_NAME:
+        return ()
+    if isinstance(config, RegressorConfig):
+        tasks = config.tasks.enabled().items()
+        told = [
+            f"tasks.{name}: loss_fn {task.loss_fn}, loss_beta {task.loss_beta:g}, weight {task.weight:g}, "
+            f"log_transform {str(task.log_transform).lower()}"
+            for name, task in tasks
+        ]
+        means = "val/loss, and no target was learnt as its logarithm"
+    else:
+        names = ("training.loss_fn", "training.loss_beta", "training.npho_weight", "training.time.weight")
+        values = dotted_values(config.to_dict())
+        told, means = [f"{name}: {values[name]}" for name in names], "val/loss"
+    return (
+        Finding(
+            "XT-CKPT-ASSUMED",
+            Severity.INFO,
+            f"the file does not tell its losses: the defaults are assumed for {means}",
+            where,
+            tuple(told),
+            "nothing, if that training kept the defaults; else compare errors and resolutions, which depend on no loss",
+        ),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from xectool.config.load import load_config
 from xectool.config.rates import key_of, settings_of
 from xectool.config.root import RunConfig
+from xectool.config.rules.path import network_rules
 from xectool.config.serialize import inline_yaml
 from xectool.engine.explanation import explain
 from xectool.engine.lr_sweep_outputs import draw_sweep, edited, write_rate
@@ -130,6 +131,7 @@ def lr_sweep(  # noqa: PLR0913  the function is the command: one argument an opt
     start = [] if ckpt is None else [f"checkpoint.init_from={inline_yaml(str(Path(ckpt).expanduser().absolute()))}"]
     settings = [*overrides, *start]
     loaded = load_config(config, settings)
+    loaded = loaded.require(network_rules(loaded.config))
     command = " ".join([in_shell(config), *(f"--set {in_shell(setting)}" for setting in settings)])
     if output is not None:  # what cannot be written is said before the sweep, not after it
         require_folder(output, "--output", "lr_sweep")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from xectool.engine.exports.loading import load_exported
 from xectool.engine.input_events import open_events
 from xectool.engine.loading import (
     LoadedModel,
+    assumed_losses,
     check_hops,
     check_options,
     events_at_once,
@@ -197,7 +198,8 @@ def _loaded(model: str | Path, weights: str, device: str | None) -> LoadedModel:
     graph = exported_format(path)
     if graph is not None:
         return load_exported(path, graph, weights, device)
-    return ready_model(load_checkpoint(model, weights), model, weights, device)
+    ready = ready_model(load_checkpoint(model, weights), model, weights, device)
+    return replace(ready, notes=(*ready.notes, *assumed_losses(ready, str(model))))
 
 
 def _score_neighbours(loaded: LoadedModel, hops: int | None) -> None:

@@ -21,14 +21,16 @@ from xectool.engine.loading import (
     ready_model,
 )
 from xectool.engine.output_places import files_read, require_file_place
-from xectool.errors import UsageError
+from xectool.errors import UsageError, in_shell
 from xectool.findings import Finding, Severity
 from xectool.models.inpainter import Inpainter
-from xectool.rootio.origin import Origin
+from xectool.rootio.origin import FLAG_BRANCH, Origin
 from xectool.tasks.event_variants import Fill
-from xectool.training.predicting.repair import FLAG_BRANCH, Repaired, RepairRun, write_repaired
+from xectool.training.predicting.repair import DEEP_NPHO, Repaired, RepairRun, write_repaired
 from xectool.training.process.memory_faults import memory_faults
 from xectool.training.process.progress import NullObserver, Observer
+
+_MANY_DEEP = 0.01  # of what was filled
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class RepairResult:
         dead: Where the dead sensors are known from.
         dead_per_event: Mean number of dead sensors in an event.
         filled_per_event: Mean number of them that the inpainter filled.
+        negative_per_event: Mean number of those that it filled with negative light; they read 0.
         findings: What was noticed about the files, and which branches could not be carried.
     """
 
@@ -51,6 +54,7 @@ class RepairResult:
     dead: str
     dead_per_event: float
     filled_per_event: float
+    negative_per_event: float
     findings: tuple[Finding, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -102,6 +106,7 @@ def repair(  # noqa: PLR0913 - the function is the command: one argument an opti
     watching.phase("repair", sum(-(-file.num_selected // size) for file in source.files))
     with memory_faults(loaded.config, "predicting"):
         written = write_repaired(source, target, run)
+    again = " ".join(map(in_shell, (model, *data)))
     return RepairResult(
         written.num_events,
         written.events_per_s,
@@ -109,7 +114,8 @@ def repair(  # noqa: PLR0913 - the function is the command: one argument an opti
         sensors.origin,
         written.num_dead / written.num_events,
         written.num_filled / written.num_events,
-        (*loaded.notes, *source.findings, *_findings(written, str(output))),
+        written.num_negative / written.num_events,
+        (*loaded.notes, *source.findings, *_findings(written, str(output), again)),
     )
 
 
@@ -157,7 +163,7 @@ def filler(loaded: LoadedModel) -> Fill:
     return fill
 
 
-def _findings(written: Repaired, output: str) -> list[Finding]:
+def _findings(written: Repaired, output: str, again: str) -> list[Finding]:
     found = [
         Finding(
             "XT-REPAIR-BRANCH",
@@ -180,6 +186,8 @@ def _findings(written: Repaired, output: str) -> list[Finding]:
                 "an inpainter of model.geometry: physical covers every sensor",
             )
         )
+    if written.num_deep > _MANY_DEEP * written.num_filled:
+        found.append(_negative(written, output, again))
     if not written.num_dead:
         found.append(
             Finding(
@@ -191,3 +199,14 @@ def _findings(written: Repaired, output: str) -> list[Finding]:
             )
         )
     return found
+
+
+def _negative(written: Repaired, output: str, again: str) -> Finding:
+    return Finding(
+        "XT-REPAIR-NEGATIVE",
+        Severity.WARNING,
+        f"{written.num_negative} of {written.num_filled} filled readings were negative, {written.num_deep} of "
+        f"them below {DEEP_NPHO:g} photons: they read 0, for no light is less than none",
+        where=output,
+        fix=f"xectool predict {again}   # scores the inpainter on sensors with a reading; train it longer",
+    )

@@ -13,6 +13,7 @@ import numpy as np
 
 from xectool.config.serialize import dotted_values
 from xectool.engine.mlflow_runs import mlflow_run
+from xectool.engine.run_comparability import errors_missing, losses_differ
 from xectool.engine.run_files import CONFIG_FILE, best_epoch, resolved_config
 from xectool.errors import MisnamedRun
 from xectool.runlog.metrics import with_unit
@@ -71,6 +72,7 @@ class RunsCompared:
         events: Events whose predictions gave the errors; 0 without.
         without_config: Runs whose ``config.yaml`` is gone, or without parameters in MLflow; with one of them no keys
             are compared.
+        notes: Why losses are not comparable, and why metrics have no error; a line each.
     """
 
     first: str
@@ -80,6 +82,7 @@ class RunsCompared:
     metrics: tuple[RunDifference, ...]
     events: int
     without_config: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,12 +124,17 @@ def compare(
     """
     sides = _sides((first, second, *others), tracking_uri, Path(root).expanduser())
     recorded = _rows([side.metrics for side in sides])
-    measured, events = _measured([side.predictions for side in sides])
+    measured, events, reason = _measured(sides)
     metrics = {item.key: item for item in (*recorded, *measured)}
+    without = sum(not item.errors for item in metrics.values() if item.key != "epoch")
+    has_losses = all("val/loss" in side.metrics for side in sides)
+    apart = losses_differ([side.config for side in sides]) if has_losses else ""
+    notes = apart, errors_missing(without, events, reason)
     labels = tuple(side.label for side in sides)
     bare = tuple(side.label for side in sides if not side.has_settings)
     differing = () if bare else _differences(sides)
-    return RunsCompared(labels[0], labels[1], labels, differing, tuple(metrics.values()), events, bare)
+    told = tuple(filter(None, notes))
+    return RunsCompared(labels[0], labels[1], labels, differing, tuple(metrics.values()), events, bare, told)
 
 
 def _differences(sides: Sequence[_Side]) -> tuple[RunDifference, ...]:
@@ -184,20 +192,23 @@ def _rows(values: Sequence[Mapping[str, Any]]) -> list[RunDifference]:
     ]
 
 
-def _measured(paths: Sequence[Path]) -> tuple[list[RunDifference], int]:
-    """Return metrics with errors, and the number of events; nothing where the runs did not predict the same ones."""
-    if not all(path.is_file() for path in paths):
-        return [], 0
+def _measured(sides: Sequence[_Side]) -> tuple[list[RunDifference], int, str]:
+    """Return metrics with errors, and the number of events; else why the runs did not predict the same ones."""
+    lacking = [side.label for side in sides if not side.predictions.is_file()]
+    if lacking:
+        return [], 0, f"no {PREDICTIONS} of {', '.join(lacking)}, which a training writes at its end"
     # torch and uproot, which the rest does without
     from xectool.report.predictions import PredictionFile
     from xectool.tasks.residuals import HEADLINE_METRICS
 
     with ExitStack() as stack:
-        files = [stack.enter_context(PredictionFile(path)) for path in paths]
+        files = [stack.enter_context(PredictionFile(side.predictions)) for side in sides]
         tasks = [name for name in files[0].tasks if name in HEADLINE_METRICS and all(name in f.tasks for f in files)]
-        if not tasks or not all(_same_events(files[0], file) for file in files[1:]):
-            return [], 0
-        return [row for task in tasks for row in _task_rows(task, files)], files[0].num_events
+        if not tasks:
+            return [], 0, f"the files {PREDICTIONS} of the runs share no task that is measured event by event"
+        if not all(_same_events(files[0], file) for file in files[1:]):
+            return [], 0, "the runs predicted other validation events"
+        return [row for task in tasks for row in _task_rows(task, files)], files[0].num_events, ""
 
 
 def _same_events(first: PredictionFile, second: PredictionFile) -> bool:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from xectool.engine.output_places import require_folder, require_replaceable
-from xectool.errors import UsageError, did_you_mean
+from xectool.errors import UsageError, XecError, did_you_mean
 from xectool.rootio.origin import Origin
 from xectool.rootio.writer import FileFormat
 from xectool.simulation import physics
 from xectool.simulation.dataset import SimulationSettings, file_paths, write_dataset
 
 FORMATS = ("ttree", "rntuple")
+_COMMAND = "xectool simulate"
+_SHORTER = {"energy_gev": "energy", "dead_fraction": "dead"}
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,6 @@ def simulate(  # noqa: PLR0913  one keyword an option, as on the command line
     if format not in FORMATS:
         fix = f"--format ttree   # {did_you_mean(format, FORMATS) or 'or rntuple'}"
         raise UsageError(f"file format '{format}' is not known", where="--format", fix=fix)
-    require_folder(Path(output).parent, "xectool simulate", Path(output).name)
     settings = SimulationSettings(
         events=events,
         seed=seed,
@@ -76,8 +80,32 @@ def simulate(  # noqa: PLR0913  one keyword an option, as on the command line
         pileup=pileup,
         detector_seed=detector_seed,
     )
-    for path in file_paths(output, files):
-        require_replaceable(path, "xectool simulate", ".root", Origin.SIMULATED)
+    given = vars(settings) | {"format": format, "compression": compression}
+    with _keeping(_as_typed(given)):
+        require_folder(Path(output).parent, _COMMAND, Path(output).name)
+        for path in file_paths(output, files):
+            require_replaceable(path, _COMMAND, ".root", Origin.SIMULATED)
     start = time.perf_counter()
     paths = write_dataset(settings, output, format=cast(FileFormat, format), compression=compression)
     return SimulateResult([str(path) for path in paths], events, time.perf_counter() - start)
+
+
+def _as_typed(given: Mapping[str, Any]) -> str:
+    """Return the options that are not the usual ones, as they are typed; a spectrum of energies has no option."""
+    usual = inspect.signature(simulate).parameters
+    told = {
+        name: value for name, value in given.items() if value != usual[name].default and not isinstance(value, tuple)
+    }
+    return "".join(f" --{_SHORTER.get(name, name).replace('_', '-')} {value}" for name, value in told.items())
+
+
+@contextmanager
+def _keeping(options: str) -> Iterator[None]:
+    """Give the line of a refused place the options that were told."""
+    try:
+        yield
+    except XecError as error:
+        line, mark, remark = error.fix.partition("   #")
+        if line.startswith(f"{_COMMAND} "):
+            error.fix = f"{line}{options}{mark}{remark}"
+        raise

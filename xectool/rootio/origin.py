@@ -12,6 +12,9 @@ from xectool.errors import DataFileError
 from xectool.rootio.files import check_local_file, open_errors
 from xectool.rootio.unmapped import local_handler
 
+FLAG_BRANCH = "repaired"
+"""Branch of a repaired tree: one number a sensor, 1 where an inpainter has filled it."""
+
 
 class Origin(StrEnum):
     """Title of a tree of ours, as ROOT shows it."""

@@ -52,11 +52,14 @@ def with_neighbours(hops: int) -> Variant:
 
 
 def with_network(fill: Fill) -> Variant:
-    """Return the variant whose dead sensors read what a network says."""
+    """Return the variant whose dead sensors read what a network says; less light than none is none."""
 
     def variant(batch: EventBatch, mask: Tensor) -> EventBatch:
         dead = with_dead(batch, mask)
         repaired = fill(dead.npho, dead.time, mask)
-        return replace(dead, npho=repaired["npho"].to(dead.npho), time=repaired["time"].to(dead.time))
+        photons = repaired["npho"].to(dead.npho)
+        return replace(
+            dead, npho=torch.where(mask, photons.clamp_min(0.0), photons), time=repaired["time"].to(dead.time)
+        )
 
     return variant

@@ -140,6 +140,27 @@ class StartingCheckpointExists(Rule[Start]):
         return self.error(key, f"{key}: no such checkpoint {spec}{hint}", fix)
 
 
+class SensorPositionsExist(Rule[Start]):
+    """Heads that attend over sensors are built from a table of positions, long after the events were opened."""
+
+    code = "CFG-66"
+    title = "The file of sensor positions exists"
+
+    def check(self, facts: Start) -> Iterator[Finding]:
+        """Yield an error for a file that is missing or not readable; what is in it, the network looks at."""
+        spec = getattr(facts.config.model, "sensor_positions_file", None)
+        if spec is None or getattr(facts.config.model, "head_type", "") != "cross_attention":
+            return
+        key, path = "model.sensor_positions_file", Path(spec).expanduser()
+        if path.is_file() and os.access(path, os.R_OK):
+            return
+        meant = _nearest_beside(path, Path.is_file)
+        hint = f", did you mean '{meant.name}'?" if meant else ""
+        problem = f"{key}: {'not readable: ' if path.is_file() else 'no such file '}{spec}{hint}"
+        other = inline_yaml(str(meant) if meant else None)
+        yield self.error(key, problem, f"{key}: {other}{'' if meant else '   # the positions of the ideal detector'}")
+
+
 class RunDirectoryIsFree(Rule[Start]):
     """A second run in the same directory would overwrite the checkpoints of the first."""
 
@@ -165,6 +186,7 @@ PATH_RULES: tuple[Rule[Start], ...] = (
     InputsExist(),
     TrainingAndValidationDiffer(),
     StartingCheckpointExists(),
+    SensorPositionsExist(),
     RunDirectoryIsFree(),
 )
 
@@ -172,6 +194,11 @@ PATH_RULES: tuple[Rule[Start], ...] = (
 def path_rules(config: RunConfig, *, resuming: bool = False) -> Report:
     """Return what is wrong with the local paths of a run about to start; remote urls are not opened."""
     return run_rules(PATH_RULES, Start(config, resuming)).report
+
+
+def network_rules(config: RunConfig) -> Report:
+    """Return what is wrong with the local files that a network is built from."""
+    return run_rules((SensorPositionsExist(),), Start(config)).report
 
 
 def overlap_rules(config: RunConfig) -> Report:

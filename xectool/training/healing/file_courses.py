@@ -9,7 +9,8 @@ from statistics import fmean, median
 from typing import Final
 
 from xectool.detector.faces import FACES
-from xectool.training.healing.file_gains import FEWEST_EVENTS, MeasuredEvent, Sign
+from xectool.detector.photon_statistics import FEWEST_EVENTS
+from xectool.training.healing.file_gains import MeasuredEvent, Sign
 
 Files = Mapping[int, Sequence[MeasuredEvent]]
 CHANCE: Final = 1e-4  # that events which are dark at random look like it in any face of any file

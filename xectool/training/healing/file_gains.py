@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final
 
-from xectool.detector.photon_statistics import PEDESTAL
+from xectool.detector.photon_statistics import FEWEST_EVENTS, pedestal_left, uncounted
 
-FEWEST_EVENTS: Final = 8  # of a file, whose middle says what is usual there
 PART_EVENTS: Final = 24  # of a file whose quarters are compared
 GAIN: Final = 2.0  # of light per energy; of sound events 90 % lie within 0.8 to 1.6, and medians of files within 5 %
 GAIN_SIGMA: Final = 5.0
@@ -21,8 +20,6 @@ FOLLOWS: Final = 3.0  # a gain of ten is seen as 2.2 times the light even where 
 # Light per energy of this detector is 1.3e7 to 4e7 photons a GeV, with what it collects and how it is calibrated.
 YIELDS: Final = (2e6, 2.5e8)
 ENERGIES: Final = (1e-3, 0.5)  # GeV; an energy in another unit says nothing of the light
-# Photons for a photoelectron: no sensor is more than 80 % efficient, and one of 2 % counts nothing that is worth it.
-COUNTS: Final = (1.2, 75.0)
 
 
 @dataclass(frozen=True)
@@ -139,18 +136,14 @@ def other_gain(index: int, files: Mapping[int, Sequence[MeasuredEvent]], measure
 
 def beyond_detector(index: int, events: Sequence[MeasuredEvent]) -> Iterator[tuple[str, Sign]]:
     """Yield what no detector of this kind gives, whatever the other files are, with its kind."""
-    dark = [event.darkest for event in events if math.isfinite(event.darkest)]
-    if len(dark) >= FEWEST_EVENTS and abs(median(dark)) > PEDESTAL:
-        message = f"even its darkest sensors have {median(dark):.3g} times their own fluctuation"
+    if message := pedestal_left(event.darkest for event in events):
         yield "pedestal", Sign(message, (index,), "a pedestal was not subtracted, or subtracted twice")
         return
     yields = [event.light / event.energy for event in events if ENERGIES[0] < event.energy < ENERGIES[1]]
     if len(yields) >= FEWEST_EVENTS and not YIELDS[0] <= median(yields) <= YIELDS[1]:
         message = f"it has {median(yields):.2g} photons a GeV (1.3e7 to 4e7 is usual)"
         yield "scale", Sign(message, (index,), "the gain or unit of its light is wrong")
-    counts = [event.counts for event in events if event.counts > 0]
-    if len(counts) >= FEWEST_EVENTS and not COUNTS[0] <= median(counts) <= COUNTS[1]:
-        message = f"its counts fluctuate as if a photoelectron were {median(counts):.2g} photons (8 to 12 is usual)"
+    if message := uncounted(event.counts for event in events):
         yield "scale", Sign(message, (index,), "the gain or unit of its light is wrong")
 
 

@@ -15,11 +15,10 @@ import torch
 from xectool.data.batch import EventBatch
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.detector.dark_faces import dark_faces
-from xectool.detector.photon_statistics import photon_statistics
+from xectool.detector.photon_statistics import FEWEST_EVENTS, photon_statistics
 from xectool.models.normalize import Normalizer
 from xectool.training.healing.file_courses import face_goes_off, faces_off, times_apart, true_times_apart
 from xectool.training.healing.file_gains import (
-    FEWEST_EVENTS,
     MEASURES,
     PART_EVENTS,
     MeasuredEvent,

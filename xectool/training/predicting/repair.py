@@ -21,14 +21,13 @@ from xectool.data.events import EventSource
 from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS, UNKNOWN_ABOVE
 from xectool.errors import DataFileError
 from xectool.rootio.copying import CarriedBranches, carried_branches
-from xectool.rootio.origin import Origin
+from xectool.rootio.origin import FLAG_BRANCH, Origin
 from xectool.rootio.reader import EventFile
 from xectool.rootio.writer import BranchSpec, TreeWriter
 from xectool.tasks.event_variants import Fill
 from xectool.training.process.heap import trimmed
 
-FLAG_BRANCH = "repaired"
-"""One number a sensor, 1 where an inpainter has filled it."""
+DEEP_NPHO = -50.0  # photons; a sensor without light fluctuates by some 15 (docs/physics.md: 1.5 photoelectrons)
 FloatArray = npt.NDArray[np.floating]
 
 
@@ -59,6 +58,8 @@ class Repaired:
         num_events: Events written.
         num_dead: Readings of dead sensors in them.
         num_filled: Those that the inpainter filled.
+        num_negative: Those that it filled with less than nothing; they read zero.
+        num_deep: Those of them that are below what a sensor without light fluctuates to.
         left_out: Branches of the input that could not be carried, with the reason.
         events_per_s: Rate, reading and writing included.
     """
@@ -66,6 +67,8 @@ class Repaired:
     num_events: int
     num_dead: int
     num_filled: int
+    num_negative: int
+    num_deep: int
     left_out: dict[str, str]
     events_per_s: float
 
@@ -73,8 +76,9 @@ class Repaired:
 def write_repaired(source: EventSource, output: Path, run: RepairRun) -> Repaired:
     """Write the events of a source with their dead sensors filled, and a flag for every sensor that was.
 
-    All branches are copied as they are; npho and time change at dead sensors only. One without an answer reads 1e10, so
-    that nobody takes what it read for light, and has no flag. The file gets its name when it is whole.
+    All branches are copied as they are; npho and time change at dead sensors only. An answer of less light than none
+    reads zero. A sensor without an answer reads 1e10, so that nobody takes what it read for light, and has no flag. The
+    file gets its name when it is whole.
 
     Args:
         source: The events, in the order of its files.
@@ -90,7 +94,7 @@ def write_repaired(source: EventSource, output: Path, run: RepairRun) -> Repaire
     with ExitStack() as stack:
         files = [stack.enter_context(EventFile(source.files[i].path, source.files[i].tree)) for i in used]
         carried = carried_branches(files)
-        counts = np.zeros(3, np.int64)
+        counts = np.zeros(5, np.int64)
         with TreeWriter(output, _specs(carried, source, files), files[0].tree, origin=Origin.REPAIRED) as writer:
             for rows, number in trimmed(_blocks(source, carried, list(zip(used, files, strict=True)), run)):
                 writer.extend(rows)
@@ -100,13 +104,14 @@ def write_repaired(source: EventSource, output: Path, run: RepairRun) -> Repaire
     seconds = max(time.perf_counter() - began, 1e-9)
     written = (*_names(source), FLAG_BRANCH)
     left_out = {name: reason for name, reason in carried.left_out.items() if name not in written}
-    return Repaired(int(counts[0]), int(counts[1]), int(counts[2]), left_out, int(counts[0]) / seconds)
+    events, num_dead, filled, negative, deep = map(int, counts)
+    return Repaired(events, num_dead, filled, negative, deep, left_out, events / seconds)
 
 
 def _blocks(
     source: EventSource, carried: CarriedBranches, files: list[tuple[int, EventFile]], run: RepairRun
 ) -> Iterator[tuple[dict[str, Any], list[int]]]:
-    """Yield the rows of each block with its counts of events, dead and filled readings."""
+    """Yield the rows of each block with its counts of events, dead, filled, negative and deep readings."""
     for index, file in files:
         # `first` cuts a source at an entry, so what is served of a file starts at its first entry.
         num_events = source.files[index].num_selected
@@ -124,31 +129,38 @@ def _block(
     rows = carried.read(file, start, stop)
     npho, times = (_readings(file, name, start, stop) for name in (source.branches.npho, source.branches.time))
     dead = run.dead.mask(EventPlaces(npho, np.full(len(entries), index), np.asarray(entries)))
-    filled = _fill(npho, times, dead, run)
+    filled, negative = _fill(npho, times, dead, run)
     changed = _repaired_rows(rows, _names(source), (npho, times), dead)
     # Not of the carried branches, which are those that all files have.
     flagged = _flag_branch(file)
     earlier = _readings(file, flagged, start, stop) != 0 if flagged else False
     flags = {FLAG_BRANCH: (filled | (earlier & ~dead)).astype(np.uint8)}
-    return rows | changed | flags, [len(entries), int(dead.sum()), int(filled.sum())]
+    return rows | changed | flags, [len(entries), int(dead.sum()), int(filled.sum()), *negative]
 
 
-def _fill(npho: FloatArray, times: FloatArray, dead: npt.NDArray[np.bool_], run: RepairRun) -> npt.NDArray[np.bool_]:
-    """Put the inpainter's answers, or 1e10, into npho and times, both (B, S); return where it had one, shape (B, S)."""
+def _fill(
+    npho: FloatArray, times: FloatArray, dead: npt.NDArray[np.bool_], run: RepairRun
+) -> tuple[npt.NDArray[np.bool_], tuple[int, int]]:
+    """Put the inpainter's answers, or 1e10, into npho and times, both (B, S).
+
+    Returns:
+        Where it had an answer, shape (B, S); and how many of these were negative and deep.
+    """
     rows = np.flatnonzero(dead.any(axis=1))
     filled = np.zeros(dead.shape, bool)
     if not len(rows):
-        return filled
+        return filled, (0, 0)
     inputs = (torch.from_numpy(np.ascontiguousarray(values[rows])).to(run.device) for values in (npho, times, dead))
     answer = run.fill(*inputs)
     photons = answer["npho"].float().cpu().numpy()
     seconds = answer["time"].float().cpu().numpy()
     good = dead[rows] & (np.abs(photons) <= UNKNOWN_ABOVE)
     filled[rows] = good
-    npho[rows] = np.where(dead[rows], np.where(good, photons, DEAD_VALUE), npho[rows])
+    negative = int((good & (photons < 0)).sum()), int((good & (photons < DEEP_NPHO)).sum())
+    npho[rows] = np.where(dead[rows], np.where(good, photons.clip(min=0.0), DEAD_VALUE), npho[rows])
     timed = good & (np.abs(seconds) <= UNKNOWN_ABOVE)
     times[rows] = np.where(dead[rows], np.where(timed, seconds, DEAD_VALUE), times[rows])
-    return filled
+    return filled, negative
 
 
 def _repaired_rows(
