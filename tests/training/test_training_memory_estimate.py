@@ -23,7 +23,6 @@ from xectool.config.load import config_from_dict
 from xectool.errors import XecError
 from xectool.training.memory_estimate import child
 from xectool.training.memory_estimate import tape as tape_module
-from xectool.training.memory_estimate.__main__ import _loader_bytes
 from xectool.training.memory_estimate.calibration import MOST_KEPT_BYTES, Calibration
 from xectool.training.memory_estimate.child import ask
 from xectool.training.memory_estimate.device import Device, Tries, largest_batch
@@ -350,18 +349,6 @@ def test_predictions_of_an_event_are_whole_and_never_more_than_its_sensors(event
     found = SensorPredictions(events, ratio)
     assert 0 <= found.per_event <= 4760
     assert found.count == events * found.per_event
-
-
-def test_any_number_of_events_is_estimated_at_once() -> None:
-    config = config_from_dict(CASES["mae"], "test")
-    assert _loader_bytes(config, 10**12, 100) == _loader_bytes(config, 10**6, 100) > _loader_bytes(config, 100, 100)
-
-
-def test_validation_holds_events_of_its_own() -> None:
-    config = config_from_dict(CASES["mae"], "test")
-    window = config.data.chunksize // config.data.num_shards * 4760 * 2 * 4
-    few = _loader_bytes(config, 10**6, 100)
-    assert _loader_bytes(config, 10**6, 10**6) > few + (1 + config.data.num_threads) * window - 100 * 4760 * 2 * 4
 
 
 def test_the_best_checkpoint_is_counted_where_reading_it_takes_more_than_a_step() -> None:

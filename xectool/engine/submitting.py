@@ -25,6 +25,7 @@ from xectool.engine.slurm.job import TrainingJob
 from xectool.engine.slurm.script import JobRequest, executor
 from xectool.errors import UsageError, WorldError, counted, in_shell
 from xectool.findings import Finding, Severity
+from xectool.rootio.counting import count_run_events
 from xectool.rules import run_rules
 from xectool.training.record.run_dir import RunPlace, choose_place, plain_name
 
@@ -170,7 +171,9 @@ def _checked(config: str | Path, request: JobRequest, overrides: Sequence[str], 
     loaded = load_config(config, [*overrides, *ranks], node)
     share = f"{NODE_MEMORY} {request.mem}, of {request.ranks_per_node} on a node: the share of one rank"
     per_rank = replace(node, memory_bytes=node.memory_bytes // request.ranks_per_node, memory_limit=share)
-    capacity = run_rules(CAPACITY_RULES, Situation(loaded.config, per_rank)).report
+    capacity = run_rules(
+        CAPACITY_RULES, Situation(loaded.config, per_rank, count_run_events(loaded.config.data))
+    ).report
     paths = path_rules(loaded.config, resuming=resume is not None)
     return loaded.require(paths.merged(capacity))
 

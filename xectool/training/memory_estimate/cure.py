@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from xectool.config.host_memory import READERS
 from xectool.config.root import RunConfig
 from xectool.training.memory_estimate.device import USABLE
 from xectool.training.memory_estimate.host import (
     COMPILE_TERM,
     HOST_SHARE,
     LOADER_TERM,
-    READERS_TERM,
     STEP_TERM,
     HostSide,
     checkpoint_file_bytes,
@@ -183,7 +183,7 @@ def _moves(config: RunConfig) -> dict[str, Settings]:
     if data.chunksize > data.batch_size:
         found[LOADER_TERM] = {"data.chunksize": str(max(data.batch_size, data.chunksize // 2))}
     if data.num_workers:
-        found[READERS_TERM] = {"data.num_workers": "0"}
+        found[READERS] = {"data.num_workers": "0"}
     if config.training.compile != "none":
         found[COMPILE_TERM] = {"training.compile": "none"}
     return found

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from xectool.config.host_memory import BASE, BYTES_PER_EVENT, GPU_DRIVER, GPU_HOST_BYTES, READER_BYTES, READERS
 from xectool.config.platform import compile_threads, most_mapped_bytes
 from xectool.config.root import RegressorConfig, RunConfig
-from xectool.config.rules.capacity import BYTES_PER_EVENT, GPU_DRIVER, GPU_HOST_BYTES, READER_BYTES
 from xectool.config.rules.count import prediction_bytes
 from xectool.training.memory_estimate.calibration import Calibration
 from xectool.training.memory_estimate.predictions import COLUMN_BYTES, SensorPredictions
@@ -30,7 +30,6 @@ OLDER_FACTORS: Final = {"float32": 6.5, "float64": 8.4}
 INCIDENT_CAP_BYTES: Final = 1_000_000_000
 CACHE_TERM: Final = "event cache"
 LOADER_TERM: Final = "loader"
-READERS_TERM: Final = "reader processes"
 COMPILE_TERM: Final = "compile processes"
 STEP_TERM: Final = "tensors of the step"
 READ_TERM: Final = "best checkpoint, read at the end"
@@ -71,9 +70,9 @@ class HostSide:
         """Return the memory of the host by what takes it, in bytes."""
         data = self.config.data
         found = {
-            "interpreter and libraries": calibration.base_bytes,
+            BASE: calibration.base_bytes,
             LOADER_TERM: self.loader_bytes,
-            READERS_TERM: data.num_workers * READER_BYTES,
+            READERS: data.num_workers * READER_BYTES,
             "predictions, one batch": self.predictions_bytes(),
         }
         if self.config.checkpoint.save_artifacts:
