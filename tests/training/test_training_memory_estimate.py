@@ -372,9 +372,9 @@ def test_the_batch_that_fits_counts_what_malloc_keeps_and_the_best_checkpoint() 
     side = HostSide(config_from_dict(CASES["mae"], "test"), 0, 10**9, False)
     others = sum(side.terms(Calibration()).values()) - Calibration().resident(10**9)
     device = Calibration().on(Device("cpu", round((others + 12.5 * 10**8 + MOST_KEPT_BYTES) / 0.9), is_gpu=False))
-    for category, fitting in (("other", 12), ("optimizer", 0)):  # the same bytes, which a checkpoint holds or not
-        rows = {BASE: 10, LARGER: 20, FAR: 40}
-        tapes = {name: replace(tape((10**8 * n, 0, 5, category)), batch_size=n) for name, n in rows.items()}
+    for checkpoint, fitting in ((0, 12), (10**9, 0)):
+        rows, own = {BASE: 10, LARGER: 20, FAR: 40}, {"checkpoint_bytes": checkpoint}
+        tapes = {name: replace(tape((10**8 * n, 0, 5, "other")), batch_size=n, **own) for name, n in rows.items()}
         search = Search(device, Calibration(), 0, None)
         assert search.find(side.config, tapes, lambda _: whole, lambda _: 0) == fitting
 

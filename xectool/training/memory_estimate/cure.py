@@ -16,7 +16,6 @@ from xectool.training.memory_estimate.host import (
     LOADER_TERM,
     STEP_TERM,
     HostSide,
-    checkpoint_file_bytes,
     compile_processes,
 )
 from xectool.training.memory_estimate.plan import ACCUMULATION, BASE, BATCH, BF16, ladder, smaller, with_settings
@@ -162,7 +161,7 @@ class Cures:
             search.device.is_gpu,
             compile_processes(config, search.device.is_gpu),
             search.predictions,
-            checkpoint_file_bytes(tape),
+            tape.checkpoint_bytes,
         )
         return side.terms(search.calibration)
 

@@ -12,7 +12,6 @@ from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.rules.count import prediction_bytes
 from xectool.training.memory_estimate.calibration import Calibration
 from xectool.training.memory_estimate.predictions import COLUMN_BYTES, SensorPredictions
-from xectool.training.memory_estimate.recording import Recording
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -36,6 +35,7 @@ READ_TERM: Final = "best checkpoint, read at the end"
 """Beyond what the step took before."""
 _EXTRA_CHECKPOINTS: Final = 3  # last, best, and the one being written
 _MOMENTS: Final = 2  # of AdamW
+_ENTRY_BYTES: Final = 320  # of a tensor in a checkpoint: name and entry of the archive (measured)
 _EPOCH_FILE_EVENTS: Final = 1000
 
 
@@ -125,16 +125,15 @@ def row_bytes(config: RunConfig) -> int:
     return int(prediction_bytes(config)) if isinstance(config, RegressorConfig) else 0
 
 
-def checkpoint_file_bytes(recording: Recording) -> int:
-    """Return the size of one checkpoint: weights, buffers, their average, and the optimizer's two moments."""
-    return sum(recording.total(name) for name in ("parameters", "buffers", "ema", "optimizer"))
-
-
 def checkpoint_bytes_of(model: nn.Module, config: RunConfig) -> int:
-    """Return the same of a network, whose tensors may be without data."""
+    """Return the size of one checkpoint of a network, whose tensors may be without data.
+
+    Weights and the buffers that are saved, their average, and the optimizer's two moments and step.
+    """
     copies = 1 if config.training.ema_decay is None else 2
-    trained = (parameter for parameter in model.parameters() if parameter.requires_grad)
-    return copies * _num_bytes(model.state_dict().values()) + _MOMENTS * _num_bytes(trained)
+    saved, trained = [*model.state_dict().values()], [item for item in model.parameters() if item.requires_grad]
+    tensors = copies * len(saved) + (_MOMENTS + 1) * len(trained)
+    return copies * _num_bytes(saved) + _MOMENTS * _num_bytes(trained) + tensors * _ENTRY_BYTES
 
 
 def _num_bytes(tensors: Iterable[Tensor]) -> int:
