@@ -583,6 +583,9 @@ def test_16_truth_that_is_no_number_constant_or_impossible(look: Any, load: Any,
     middle, before = np.median(time), time[17]
     time[17] = middle + 137 * 1.4826 * np.median(np.abs(time - middle))
     one("DAT-16", look(rows), "warning", "timeTruth entry 17", "sigma from the rest", "automatic scale")
+    time[17] = middle + 237 * 1.4826 * np.median(np.abs(time - middle))  # beyond 200 it sets no scale in training
+    (told,) = [item for item in found("DAT-16", look(rows)) if item.severity.value == "warning"]
+    assert ("sigma from the rest" in told.problem, "automatic scale" in told.problem) == (True, False)
     time[17] = before
     for count, sides in ((3, 2), (4, 0)):  # of 40 events; four are a tenth of them, and no damage
         kept = time.copy()

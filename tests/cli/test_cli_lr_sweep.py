@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from xectool.cli.lr_sweep import _band
+from rich.console import Console
+from xectool.cli.lr_sweep import _band, _show
 from xectool.cli.progress import LineWatcher
+from xectool.engine.lr_sweeping import LrSweepResult
+from xectool.training.lr_sweep.rows import RateRow
 
 KEYS = {
     "lr", "loss_start", "loss_end", "loss_decreasing",
@@ -108,6 +113,75 @@ def test_the_band_is_told_in_words() -> None:
     assert (
         _band(3e-4, 1e-3, 1e-3, 3) == "any rate from 0.0003 to 0.001 may be as good: the seeds do not tell them apart"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("shallow")
+@pytest.mark.parametrize("as_json", [True, False])
+def test_an_interrupt_in_the_grid_leaves_the_seeds_that_are_done(
+    xectool: Callable[..., Any], config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_json: bool
+) -> None:
+    """All of it was lost, hours of a large network as well."""
+    advance, steps = LineWatcher.advanced, list[int]()
+
+    def advance_until_the_second_seed(watcher: LineWatcher, num_batches: int, values: dict[str, float]) -> None:
+        advance(watcher, num_batches, values)
+        steps.append(num_batches)
+        if len(steps) == 13:  # the second seed has taken three
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(LineWatcher, "advanced", advance_until_the_second_seed)
+    before = config.read_bytes()
+    options = ["--lrs", "1e-4,1e-3", "--steps", "5", "--write", "--output", tmp_path / "o"]
+    outcome = xectool("lr-sweep", config, *options, *(["--json"] if as_json else []))
+    assert outcome.code == 130
+    assert config.read_bytes() == before
+    result = json.loads((tmp_path / "o" / "lr_sweep.json").read_text())
+    assert (result["seeds"], result["recommended_lr"], result["settings"]) == (1, None, [])
+    assert [row["lr"] for row in result["rows"]] == [1e-4, 1e-3]
+    again = "--lrs 0.0001,0.001 --steps 5 --final-steps 25 --seeds 2"
+    if not as_json:
+        assert "2 rates, 1 seed, 5 steps each" in outcome.err
+        assert "interrupted in the grid: 1 of 2 seeds done, which alone tell of no rate" in outcome.err
+        assert again in outcome.err
+        return
+    found, *_ = outcome.document["findings"]
+    assert (outcome.document["status"], found["code"]) == ("error", "XT-INTERRUPTED")
+    assert found["fix"].endswith(again)
+    assert outcome.document["result"]["interrupted"] is True
+    assert outcome.document["result"]["rows"] == result["rows"]
+
+
+def test_the_rate_to_use_is_told_once() -> None:
+    """The first table called one rate optimal, the verdict gave another."""
+    numbers = (0.9, 0.5, 0.4, 0.01, True, 2.0, 1.0, 0)
+    grid = (RateRow(1e-4, *numbers, "stable"), RateRow(3e-4, *numbers, "optimal"))
+    final = (RateRow(3e-4, *numbers, "stable"), RateRow(1e-3, *numbers, "stable"))
+    result = LrSweepResult(
+        mode="grid",
+        rows=grid,
+        beyond=(),
+        recommended_lr=9.9e-4,
+        band=(3e-4, 1e-3),
+        rule="the whole rule",
+        key="training.lr",
+        configured_lr=3e-4,
+        steps=10,
+        seeds=2,
+        start="weights",
+        inputs={},
+        final_steps=50,
+        final_rows=final,
+        settings=("training.lr=0.00099",),
+    )
+    _show(Console(width=200, file=(text := io.StringIO())), result)
+    shown = text.getvalue()
+    assert ("optimal" in shown, shown.count("< use 0.00099"), "use training.lr: 0.00099" in shown) == (False, 1, True)
+    assert "the longer run below decides" in shown
+    assert "configured now: 0.0003, which may be as good" in shown
+    _show(Console(width=200, file=(text := io.StringIO())), replace(result, final_rows=(), final_steps=0))
+    shown = text.getvalue()
+    assert ("optimal" in shown, "below decides" in shown, shown.count("< use 0.00099")) == (True, False, 1)
 
 
 @pytest.mark.slow

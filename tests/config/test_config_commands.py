@@ -8,11 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from xectool.config.keys import keys_of
-from xectool.config.load import load_config
+from xectool.config.load import config_from_dict, load_config
 from xectool.config.platform import Platform
 from xectool.config.presets import PRESETS
 from xectool.config.root import KINDS
+from xectool.config.rules.capacity import HostMemorySuffices
+from xectool.config.rules.platform import Situation
 from xectool.config.template import key_comment, template
 from xectool.engine import config as commands
 from xectool.errors import ConfigError, UsageError, XecError
@@ -107,6 +110,25 @@ def test_a_preset_is_cut_to_the_memory_of_the_machine(tmp_path: Path) -> None:
     assert "data.chunksize 262144 of the preset was cut to" in text
     (tmp_path / "run.yaml").write_text(text)
     assert load_config(tmp_path / "run.yaml").config.data.chunksize < 262_144
+
+
+def test_the_cut_counts_what_is_set_and_leaves_a_size_that_is_set() -> None:
+    """Workers that were set afterwards read more windows ahead than the cut had counted."""
+    machine = Platform(memory_bytes=24 * 10**9)
+    text = template("regressor", "a100", machine, ["data.num_workers=16"])
+    config = config_from_dict(yaml.safe_load(text), "test")
+    assert not list(HostMemorySuffices().check(Situation(config, machine)))
+    assert "was cut to" in text
+    assert "chunksize: 262144 " in template("regressor", "a100", machine, ["data.chunksize=262144"])
+    small = template("regressor", "a100", Platform(memory_bytes=4 * 10**8))
+    assert "# this machine lacks the memory" in small  # no number could be read from the line that says so
+    assert "chunksize: 262144 " in small
+
+
+@pytest.mark.parametrize("kind", ["regressor", "mae", "inpainter"])
+def test_a_preset_takes_settings_whatever_keys_it_names_for_other_kinds(kind: str) -> None:
+    """`config init --kind regressor --preset ci --set ...` was refused for a key of a mae that the preset names."""
+    assert "lr: 0.002 " in template(kind, "ci", Platform(), ["training.lr=2e-3"])
 
 
 @pytest.mark.parametrize(("kind", "preset", "hint"), [("mea", None, "'mae'"), ("mae", "a10", "'a100'")])

@@ -24,7 +24,7 @@ from xectool import engine
 from xectool.engine import JobRequest
 from xectool.engine.slurm.job import NODE_DIRECTORIES, TrainingJob
 from xectool.engine.submitting import training_job
-from xectool.errors import ConfigError, UsageError, WorldError, XecError
+from xectool.errors import CheckpointError, ConfigError, UsageError, WorldError, XecError
 
 GOLDEN = Path(__file__).parent / "golden"
 ONE = JobRequest(partition="a100-daily", time="12:00:00", gpus=4, mem="240G", requeue=True)
@@ -186,14 +186,31 @@ def test_a_run_that_goes_on_with_other_batches_or_has_ended_is_told_before_the_q
     assert told(ONE) == {"XT-SUBMIT-DONE": "--set training.epochs=6   # goes on from its weights"}
 
 
-def test_what_is_no_state_of_a_training_is_left_to_the_training(config: Path, tmp_path: Path) -> None:
+def test_what_a_resume_refuses_is_refused_before_the_queue(config: Path) -> None:
+    """A batch that cannot be shared within an epoch was refused by the job, after it had waited."""
+    one = ["training.epochs=1", "data.num_workers=0", "data.batch_size=32", "checkpoint.save_artifacts=false"]
+    engine.train(config, run_name="half", overrides=one, max_steps=1)
+    resumed = partial(engine.submit, config, replace(ONE, gpus=1), resume="auto", run_name="half", dry_run=True)
+    for setting, key in (("data.batch_size=16", "data.batch_size"), ("model.encoder_dim=64", "model.encoder_dim")):
+        with pytest.raises(CheckpointError, match=key):
+            resumed(overrides=[*one, setting])
+        with pytest.raises(CheckpointError, match=key):  # as the training does
+            engine.train(config, run_name="half", overrides=[*one, setting], resume="auto", dry_run=True)
+    assert resumed(overrides=one).run_name == "half"
+    shared = replace(ONE, gpus=2)  # the same batch, of two ranks
+    assert engine.submit(
+        config, shared, overrides=[*one, "data.batch_size=16"], resume="auto", run_name="half", dry_run=True
+    )
+
+
+def test_what_is_no_state_of_a_training_is_refused_before_the_queue(config: Path, tmp_path: Path) -> None:
     """Weights without a run have no batches to compare; that was a KeyError."""
     one = ["training.epochs=1", "data.num_workers=0", "data.batch_size=32", "checkpoint.save_artifacts=false"]
     run = engine.train(config, run_name="lender", overrides=one, max_steps=1)
     extracted = tmp_path / "encoder.pt"
     engine.inspect_ckpt(str(run.checkpoint_last), extract="encoder", output=str(extracted))
-    found = engine.submit(config, ONE, overrides=one, resume=str(extracted), run_name="next", dry_run=True)
-    assert not {item.code for item in found.findings} & {"XT-SUBMIT-BATCH", "XT-SUBMIT-DONE"}
+    with pytest.raises(CheckpointError, match=r"holds weights only|holds no place in a run"):
+        engine.submit(config, ONE, overrides=one, resume=str(extracted), run_name="next", dry_run=True)
 
 
 def test_name_and_resume_are_refused_as_the_training_would_after_the_queue(config: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -32,7 +33,7 @@ from xectool.training.lr_sweep.ramp import (
 from xectool.training.lr_sweep.refusal import InputFacts, bad_batches, refusals
 from xectool.training.lr_sweep.remarks import remarks, unsure
 from xectool.training.lr_sweep.rows import BORDERLINE, EXPLODES, OPTIMAL, STABLE, TOO_SLOW, grid_rows, with_optimal
-from xectool.training.lr_sweep.sweep import Sweep
+from xectool.training.lr_sweep.sweep import Sweep, whole_seeds
 
 SOUND = InputFacts("ok", "", "", {})
 STEPS = 40
@@ -571,6 +572,33 @@ def test_one_fact_about_a_wide_band_is_one_remark() -> None:
     sweep: Any = SimpleNamespace(inputs=SOUND, curves=tuple(curves), final_rows=(), asked="")
     (found,) = remarks(rows, choose(rows, curves), sweep, 20, "c.yaml", TrainingConfig())
     assert found.problem.startswith("0.0001 to 0.001 do as well within two errors: the rate is not known better")
-    assert [" --seeds " in found.fix, found.fix.split("   # or ")[1].split()[:2]] == [
-        True, ["--set", "training.lr=0.0001"],
-    ]  # fmt: skip
+    lr = choose(rows, curves).lr
+    assert f"better than that; {lr:g} is recommended; a lower one, with a warm-up, is safer" in found.problem
+    again, lower = found.fix.split(f"   # or, if the loss jumps at {lr:g}: ")
+    assert (" --seeds " in again, lower.split()[:2]) == (True, ["--set", "training.lr=0.0001"])
+
+
+def test_a_lower_rate_that_does_as_well_is_for_a_loss_that_jumps() -> None:
+    """The line of a note said `--set training.lr=` with another rate than the recommended one, and not why."""
+    curves = grid({1e-5: 0.99, 1e-4: 0.4, 3e-4: 0.4, 1e-2: 0.9})
+    rows = grid_rows(curves)
+    sweep: Any = SimpleNamespace(inputs=SOUND, curves=tuple(curves), final_rows=(), asked="")
+    found = choose(rows, curves)
+    assert found.good[0] < found.lr
+    (told,) = remarks(rows, found, sweep, 20, "c.yaml", TrainingConfig())
+    assert told.problem.endswith(f"; {found.lr:g} is recommended; a lower one, with a warm-up, is safer")
+    assert re.fullmatch(rf"--set training.lr=0.0001   # only if the loss jumps at {found.lr:g}", told.fix)
+
+
+@pytest.mark.parametrize(
+    ("tried", "kept"),
+    [
+        ([], []),
+        ([(0, 1), (0, 2)], []),
+        ([(0, 1), (0, 2), (0, 3), (1, 1)], [(0, 1), (0, 2), (0, 3)]),
+        ([(s, lr) for s in (0, 1) for lr in (1, 2, 3)] + [(0, 4)], [(s, lr) for s in (0, 1) for lr in (1, 2, 3)]),
+    ],
+)
+def test_of_an_interrupted_grid_whole_seeds_are_kept(tried: list[tuple[int, int]], kept: list[tuple[int, int]]) -> None:
+    curves = [curve(float(lr), 0.5, seed) for seed, lr in tried]
+    assert [(item.seed, int(item.lr)) for item in whole_seeds(curves, [1.0, 2.0, 3.0])] == kept

@@ -23,7 +23,6 @@ from xectool.config.load import config_from_dict
 from xectool.errors import XecError
 from xectool.training.memory_estimate import child
 from xectool.training.memory_estimate import tape as tape_module
-from xectool.training.memory_estimate.__main__ import _loader_bytes
 from xectool.training.memory_estimate.calibration import MOST_KEPT_BYTES, Calibration
 from xectool.training.memory_estimate.child import ask
 from xectool.training.memory_estimate.device import Device, Tries, largest_batch
@@ -352,18 +351,6 @@ def test_predictions_of_an_event_are_whole_and_never_more_than_its_sensors(event
     assert found.count == events * found.per_event
 
 
-def test_any_number_of_events_is_estimated_at_once() -> None:
-    config = config_from_dict(CASES["mae"], "test")
-    assert _loader_bytes(config, 10**12, 100) == _loader_bytes(config, 10**6, 100) > _loader_bytes(config, 100, 100)
-
-
-def test_validation_holds_events_of_its_own() -> None:
-    config = config_from_dict(CASES["mae"], "test")
-    window = config.data.chunksize // config.data.num_shards * 4760 * 2 * 4
-    few = _loader_bytes(config, 10**6, 100)
-    assert _loader_bytes(config, 10**6, 10**6) > few + (1 + config.data.num_threads) * window - 100 * 4760 * 2 * 4
-
-
 def test_the_best_checkpoint_is_counted_where_reading_it_takes_more_than_a_step() -> None:
     config = config_from_dict(CASES["mae"], "test")
     step, state = 10**8, 10**9
@@ -385,9 +372,9 @@ def test_the_batch_that_fits_counts_what_malloc_keeps_and_the_best_checkpoint() 
     side = HostSide(config_from_dict(CASES["mae"], "test"), 0, 10**9, False)
     others = sum(side.terms(Calibration()).values()) - Calibration().resident(10**9)
     device = Calibration().on(Device("cpu", round((others + 12.5 * 10**8 + MOST_KEPT_BYTES) / 0.9), is_gpu=False))
-    for category, fitting in (("other", 12), ("optimizer", 0)):  # the same bytes, which a checkpoint holds or not
-        rows = {BASE: 10, LARGER: 20, FAR: 40}
-        tapes = {name: replace(tape((10**8 * n, 0, 5, category)), batch_size=n) for name, n in rows.items()}
+    for checkpoint, fitting in ((0, 12), (10**9, 0)):
+        rows, own = {BASE: 10, LARGER: 20, FAR: 40}, {"checkpoint_bytes": checkpoint}
+        tapes = {name: replace(tape((10**8 * n, 0, 5, "other")), batch_size=n, **own) for name, n in rows.items()}
         search = Search(device, Calibration(), 0, None)
         assert search.find(side.config, tapes, lambda _: whole, lambda _: 0) == fitting
 

@@ -15,6 +15,7 @@ from xectool.checks.sample import Sample, ScanSettings
 from xectool.checks.sharing import Sharing
 from xectool.checks.similarity import Likeness, compare_samples
 from xectool.checks.spread import NormalizedRow, RawRow, normalized_table, raw_table, suggest, valid_readings
+from xectool.config.host_memory import NumEvents, host_memory_bytes
 from xectool.config.root import RunConfig
 from xectool.detector import faces
 from xectool.detector.constants import UNKNOWN_ABOVE
@@ -41,6 +42,8 @@ class DataFacts:
         memory_bytes: Memory this process may take.
         free_disk_bytes: Room where the run is written.
         disk_needed_bytes: What a run writes there, by kind.
+        is_on_gpu: Whether the configuration trains on a GPU of this machine.
+        num_validated: Events of the validation files, where they were looked at.
     """
 
     settings: ScanSettings
@@ -56,6 +59,12 @@ class DataFacts:
     memory_bytes: int = 0
     free_disk_bytes: int = 0
     disk_needed_bytes: dict[str, float] = field(default_factory=dict)
+    is_on_gpu: bool = False
+    num_validated: int | None = None
+
+    def host_memory(self, config: RunConfig) -> dict[str, float]:
+        """Return the terms of the host memory of a training on this sample."""
+        return host_memory_bytes(config, NumEvents(self.sample.num_events, self.num_validated), self.is_on_gpu)
 
     @property
     def is_complete(self) -> bool:

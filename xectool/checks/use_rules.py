@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from xectool.checks.data_facts import DataFacts
+from xectool.config.host_memory import fitting_sizes
 from xectool.config.root import InpainterConfig, MaeConfig
-from xectool.config.rules.capacity import fitting_sizes, host_memory_bytes
 from xectool.config.save_places import other_save_dir
 from xectool.detector import faces
 from xectool.detector.constants import NUM_SENSORS
@@ -103,13 +103,15 @@ class CapacitySuffices(Rule[DataFacts]):
         """Yield an error for a buffer beyond the memory, or files beyond the disk."""
         if facts.config is None:
             return
-        terms = host_memory_bytes(facts.config, facts.sample.num_events)
-        total = sum(terms.values())
+        total = sum(facts.host_memory(facts.config).values())
         if facts.memory_bytes and total > _BUDGET * facts.memory_bytes:
-            sizes = fitting_sizes(facts.config, terms, _BUDGET * facts.memory_bytes)
+            sizes = fitting_sizes(
+                facts.config, lambda config: sum(facts.host_memory(config).values()), _BUDGET * facts.memory_bytes
+            )
             yield self.error(
                 next(iter(sizes), "data.chunksize"),
-                f"reading takes about {total / 1e9:.3g} GB of memory, {facts.memory_bytes / 1e9:.3g} GB are free",
+                f"a training takes about {total / 1e9:.3g} GB of memory beside its steps, "
+                f"{facts.memory_bytes / 1e9:.3g} GB are free",
                 " ".join(f"--set {key}={value}" for key, value in sizes.items())
                 or f"a machine with {total / _BUDGET / 1e9:.3g} GB of free memory",
             )

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 BAR = 40
 COLUMNS = ("lr", "first", "last", "decrease", "+-", "norm", "max norm", "bad", "verdict")
+HOW_OF_FINAL = (
+    "the middle of the rates that did as well in the longer run, so it may lie between two that were tried; the first "
+    "table only chose which ran on: what is best in few steps is often another rate"
+)
+HOW_OF_GRID = "the centre of the rates that did about as well, so it may lie between two that were tried"
+"""The whole rule is in ``--json``."""
 
 
 def lr_sweep(
@@ -79,7 +85,7 @@ def lr_sweep(
         )
     bad, said = result.recommended_lr is None, Output("lr-sweep", json)
     if result.interrupted and json:
-        again = next(found.fix for found in result.findings if found.where == "--final-steps")
+        again = next(found.fix for found in result.findings if found.problem.startswith("interrupted"))
         said.interrupted(result.as_dict(), again, result.findings)
     else:
         said.result(result.as_dict(), findings=result.findings, bad=bad, human=lambda screen: _show(screen, result))
@@ -103,17 +109,16 @@ def _range(text: str) -> tuple[float, float]:
 
 
 def _show(screen: Console, result: LrSweepResult) -> None:
-    rows = (*result.rows, *result.beyond)
+    rows, final = (*result.rows, *result.beyond), result.final_rows
     if rows:
         title = f"{len(rows)} {'intervals' if result.mode == 'ramp' else 'rates'}, {counted(result.seeds, 'seed')}"
-        screen.print(
-            table(f"{title}, {result.steps} steps each; {result.start}", COLUMNS, [_cells(row) for row in rows])
-        )
-        screen.print("\n".join(_bars(rows, result.recommended_lr)), markup=False)
-    if result.final_rows:
-        title = f"the best and those beside it, {counted(result.seeds, 'seed')}, {result.final_steps} steps each"
-        screen.print(table(title, COLUMNS, [_cells(row) for row in result.final_rows]))
-        screen.print("\n".join(_bars(result.final_rows, result.recommended_lr)), markup=False)
+        title = f"{title}, {result.steps} steps each; {result.start}{'; the longer run below decides' if final else ''}"
+        screen.print(table(title, COLUMNS, [_cells(row, bool(final)) for row in rows]))
+        screen.print("\n".join(_bars(rows, None if final else result.recommended_lr)), markup=False)
+    if final:
+        title = f"longer run of the best and those beside it, {counted(result.seeds, 'seed')}"
+        screen.print(table(f"{title}, {result.final_steps} steps each", COLUMNS, [_cells(row) for row in final]))
+        screen.print("\n".join(_bars(final, result.recommended_lr)), markup=False)
     if result.reference:
         screen.print(result.reference, markup=False)
     lr = result.recommended_lr
@@ -122,11 +127,13 @@ def _show(screen: Console, result: LrSweepResult) -> None:
         screen.print(verdict_box("no rate can be recommended", [first.problem], first.fix, good=False))
         return
     low, high = result.band or (lr, lr)
-    why = [_band(low, high, lr, result.seeds), f"configured now: {result.configured_lr:g}", f"rule: {result.rule}"]
+    how = HOW_OF_FINAL if final else HOW_OF_GRID if result.mode == "grid" else result.rule
+    as_good = ", which may be as good" if low <= result.configured_lr <= high and result.configured_lr != lr else ""
+    why = [_band(low, high, lr, result.seeds), f"configured now: {result.configured_lr:g}{as_good}", f"how: {how}"]
     settings = " ".join(f"--set {setting}" for setting in result.settings)
     written = "nothing was written: the final was interrupted" if result.interrupted else "or --write"
     done = f"written into {result.written}" if result.written else f"{settings}   # {written}"
-    screen.print(verdict_box(f"{result.key}: {lr:g}", why, done, good=True))
+    screen.print(verdict_box(f"use {result.key}: {lr:g}", why, done, good=True))
 
 
 def _band(low: float, high: float, lr: float, seeds: int) -> str:
@@ -136,10 +143,11 @@ def _band(low: float, high: float, lr: float, seeds: int) -> str:
     return f"any rate from {low:g} to {high:g} may be as good: the seeds do not tell them apart"
 
 
-def _cells(row: RateRow) -> list[object]:
+def _cells(row: RateRow, decided_later: bool = False) -> list[object]:
+    verdict = "stable" if decided_later and row.verdict == "optimal" else row.verdict  # what decides says which is best
     losses = (row.loss_start, row.loss_end, row.loss_decrease, row.loss_decrease_error)
     numbers = [f"{value:.3g}" for value in (row.lr, *losses, row.grad_norm_median, row.grad_norm_max)]
-    return [*numbers, row.nonfinite_steps, row.verdict]
+    return [*numbers, row.nonfinite_steps, verdict]
 
 
 def _bars(rows: Sequence[RateRow], recommended: float | None) -> list[str]:
@@ -153,6 +161,6 @@ def _bars(rows: Sequence[RateRow], recommended: float | None) -> list[str]:
     for row in rows:
         share = row.loss_decrease / top if math.isfinite(row.loss_decrease) else 0.0
         bar = "#" * round(BAR * min(1.0, max(0.0, share)))
-        mark = f"  < {recommended:g}" if row is near else "  (rose)" if share < 0 else ""
+        mark = f"  < use {recommended:g}" if row is near else "  (rose)" if share < 0 else ""
         lines.append(f"  {row.lr:8.2g} |{bar}{mark}")
     return lines

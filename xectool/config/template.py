@@ -18,8 +18,6 @@ from xectool.config.tasks import TASK_NAMES
 from xectool.errors import UsageError, unknown_choice
 
 _COMMENT_COLUMN = 38
-_SIZES = ("chunksize", "batch_size", "num_workers", "num_threads")
-_LEARN: dict[str, Any] = {"kind": "regressor", "tasks": {"energy": {"enabled": True}}}
 _REGRESSOR: dict[str, Any] = {
     "tasks.energy.enabled": True,
     "tasks.uvwFI.enabled": True,
@@ -48,7 +46,9 @@ def template(
     if preset is not None:
         _known("preset", preset, PRESETS)
     chosen = PRESETS.get(preset or "", Preset("", {}))
-    values = _COMMON | (_REGRESSOR if KINDS[kind].base_kind == "regressor" else {}) | chosen.values
+    keys = keys_of(kind)
+    usual = _COMMON | (_REGRESSOR if KINDS[kind].base_kind == "regressor" else {}) | chosen.values
+    values = {key: value for key, value in usual.items() if key in keys}  # a preset names keys of several kinds
     head = [
         f"# A run of kind {kind}, every key with its value and meaning. Lines without (default ...) can be deleted;",
         "# those with it differ from the default, and without them the run is another one.",
@@ -57,25 +57,32 @@ def template(
     if preset is not None:
         head.append(f"# Preset {preset}, for {chosen.title}; why a key has its value stands behind it.")
     if preset is not None and platform is not None:
-        head += [*_cut_to_memory(values, platform), *_cut_to_compiler(values, platform)]
+        head += _cut_to_compiler(values, platform)
     if overrides:
         values |= _told(kind, values, overrides)
-    return "\n".join([*head, *_lines(KINDS[kind](), keys_of(kind), values, chosen)]) + "\n"
+    is_asked = any(override.partition("=")[0].strip() == "data.chunksize" for override in overrides)
+    if preset is not None and platform is not None and not is_asked:
+        head += _cut_to_memory(kind, values, platform)
+    return "\n".join([*head, *_lines(KINDS[kind](), keys, values, chosen)]) + "\n"
 
 
 def _told(kind: str, values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Return the keys that overrides change, with what they become."""
-    written: dict[str, Any] = {"kind": kind}
-    document = Document("config init", written)
-    for dotted, value in values.items():
-        document.put(tuple(dotted.split(".")), value, document.source)
-    before, after = (config_from_dict(written, document.source, told) for told in ((), overrides))
+    before, after = (_config(kind, values, told) for told in ((), overrides))
     if after.kind != kind:
         raise UsageError(
             "the kind decides which keys there are", where=f"--set kind={after.kind}", fix=f"--kind {after.kind}"
         )
     keys = [dotted for dotted, key in keys_of(kind).items() if not key.is_section]
     return {dotted: _value(after, dotted) for dotted in keys if _value(after, dotted) != _value(before, dotted)}
+
+
+def _config(kind: str, values: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
+    written: dict[str, Any] = {"kind": kind}
+    document = Document("config init", written)
+    for dotted, value in values.items():
+        document.put(tuple(dotted.split(".")), value, document.source)
+    return config_from_dict(written, document.source, overrides)
 
 
 def key_comment(key: Key) -> str:
@@ -85,12 +92,14 @@ def key_comment(key: Key) -> str:
     return f"{key.field.description}{f' [{limits}]' if limits else ''}"
 
 
-def _cut_to_memory(values: dict[str, Any], platform: Platform) -> list[str]:
-    config = config_from_dict({"data": {name: values[f"data.{name}"] for name in _SIZES}, **_LEARN}, "preset")
-    for found in HostMemorySuffices().check(Situation(config, platform)):
-        wanted, chunk = values["data.chunksize"], int(found.fix.partition(": ")[2])
-        values["data.chunksize"] = chunk
-        return [f"# data.chunksize {wanted} of the preset was cut to {chunk} for this machine: {found.problem}"]
+def _cut_to_memory(kind: str, values: dict[str, Any], platform: Platform) -> list[str]:
+    wanted = values["data.chunksize"]
+    for found in HostMemorySuffices().check(Situation(_config(kind, values), platform)):
+        key, _, fitting = found.fix.partition(": ")
+        if key != "data.chunksize":  # no window is small enough
+            return [f"# this machine lacks the memory: {found.problem}"]
+        values[key] = int(fitting)
+        return [f"# data.chunksize {wanted} of the preset was cut to {fitting} for this machine: {found.problem}"]
     return []
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from xectool.config.data import DataConfig
+from xectool.config.host_memory import BATCHES_HELD, BLOCK_BYTES
 from xectool.data.batch import EventBatch
 from xectool.data.batch_memory import BatchMemory
 from xectool.data.batch_sources import BatchSource, CachedBatches, WindowBatches
@@ -29,9 +30,6 @@ from xectool.data.readers import ThreadReader, WindowReader
 from xectool.data.window import event_bytes
 from xectool.errors import XecError
 from xectool.runlog.worker_slots import SlotRange
-
-# Largest decompressed block of a ROOT file and its compressed bytes, held by each reading thread.
-_BLOCK_BYTES = 2 * 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -293,8 +291,8 @@ def loader_memory_bytes(plan: DataPlan, options: LoaderOptions, widths: Mapping[
     one_event = event_bytes(widths)
     one_window = plan.num_events <= plan.window_events
     windows = plan.num_events if one_window else _resident_windows(plan, options) * plan.max_window_events
-    batches = 3 * min(plan.batch_size, plan.num_events)
+    batches = BATCHES_HELD * min(plan.batch_size, plan.num_events)
     threads = options.num_threads * max(options.num_workers, 1)
     cache = builder_bytes(one_event, plan.num_events) if options.builds_cache else 0
-    block = min(_BLOCK_BYTES, max(file.num_entries for file in plan.files) * one_event)
+    block = min(BLOCK_BYTES, max(file.num_entries for file in plan.files) * one_event)
     return (windows + batches) * one_event + threads * block + cache

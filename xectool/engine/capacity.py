@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from xectool.config.host_memory import host_memory_bytes
 from xectool.config.root import InpainterConfig, RunConfig
-from xectool.config.rules.capacity import host_memory_bytes
 from xectool.detector.constants import NUM_SENSORS
 from xectool.engine.memory_verdicts import DEFAULT_EVENTS, MemoryEstimate, verdicts
 from xectool.findings import Finding, Report, Severity

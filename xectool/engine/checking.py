@@ -17,8 +17,9 @@ from xectool.checks.sandbox import TIME_LIMIT_S
 from xectool.checks.sharing import Sharing, plan_sharing
 from xectool.config.inputs import Place, expand_inputs, place_of, split_tree
 from xectool.config.load import config_from_overrides, load_config
-from xectool.config.platform import available_memory
+from xectool.config.platform import Platform, available_memory
 from xectool.config.root import RegressorConfig, RunConfig
+from xectool.config.rules.capacity import is_on_cpu
 from xectool.config.rules.count import prediction_bytes
 from xectool.config.rules.path import network_rules
 from xectool.engine.check_lines import Told
@@ -91,6 +92,7 @@ def check_data(
         facts.shared, facts.shared_files = shared_events(_trained_part(sample, validated), facts.other, how)
     if config is not None:
         _look_at_use(facts, config)
+        facts.num_validated = facts.other.num_events if facts.other and not options.against else None
     ran = run_rules((*DATA_CHECKS, *plugin_rules("checks", DATA_CHECKS)), facts)
     if compared and facts.other is not None:
         aside = _aside(DataFacts(theirs.settings, facts.other, config), is_validation=not options.against)
@@ -205,6 +207,7 @@ def _aside(facts: DataFacts, is_validation: bool) -> list[Finding]:
 
 def _look_at_use(facts: DataFacts, config: RunConfig) -> None:
     facts.memory_bytes = available_memory(config.distributed.num_gpus)
+    facts.is_on_gpu = not is_on_cpu(config, Platform.detect())
     facts.sharing, facts.refusal = _sharing(facts.sample, config)
     facts.disk_needed_bytes = {
         "checkpoints": float(_checkpoints_bytes(config)),

@@ -18,7 +18,7 @@ from xectool.config.template import template
 from xectool.engine.arguments import typed
 from xectool.engine.capacity import with_estimate
 from xectool.findings import Report
-from xectool.rootio.counting import count_events
+from xectool.rootio.counting import count_run_events
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,7 @@ def check(path: Path | str, overrides: Sequence[str] = (), deep: bool = False) -
     loaded = load_config(path, overrides, platform)
     if not deep:
         return _shown(loaded.require(overlap_rules(loaded.config)))
-    data = loaded.config.data
-    capacity = capacity_rules(loaded.config, platform, count_events(data.train_path, data.tree_name))
+    capacity = capacity_rules(loaded.config, platform, count_run_events(loaded.config.data))
     paths = path_rules(loaded.config)
     if is_on_cpu(loaded.config, platform) and not paths.errors:  # it takes seconds
         capacity = with_estimate(capacity, loaded.config, memory_budgets(loaded.config.distributed.num_gpus))

@@ -18,7 +18,6 @@ from xectool.checks.spread import NormalizedRow, RawRow, fits
 from xectool.checks.target_rules import enabled_tasks
 from xectool.checks.targets import scaled_error, typical_error
 from xectool.config.inputs import is_remote
-from xectool.config.rules.capacity import host_memory_bytes
 from xectool.config.truth_mends import one_after_the_other
 from xectool.engine.check_lines import Told
 from xectool.errors import counted
@@ -144,7 +143,7 @@ def summarised(
         targets=_targets(facts),
         likeness=tuple(facts.likeness),
         sharing=facts.sharing,
-        memory_bytes=host_memory_bytes(facts.config) if facts.config is not None else {},
+        memory_bytes=facts.host_memory(facts.config) if facts.config is not None else {},
         disk_bytes=facts.disk_needed_bytes,
         plots=tuple(map(str, plots)),
         digests=tuple(map(str, digests)),

@@ -36,17 +36,23 @@ def draw_sweep(
     write_json(folder / "lr_sweep.json", dict(result) | tables | numbers)
     if not rows:
         return None
-    band, lr = result["band"], result["recommended_lr"]
+    band, lr, final = result["band"], result["recommended_lr"], result["final_rows"]
     starts = [row.loss_start for row in rows if math.isfinite(row.loss_start)]
-    points = SweepPoints(
+    lines = [_points(f"{result['steps']} steps", rows)]
+    if final:
+        lines.append(_points(f"{result['final_steps']} steps, which decide", final))
+    recommended = None if band is None or lr is None else (band[0], lr, band[1])
+    return str(plot_lr_sweep(lines, starts[0] if starts else 0.0, recommended, folder)[1])
+
+
+def _points(name: str, rows: Sequence[RateRow]) -> SweepPoints:
+    return SweepPoints(
+        name,
         rates=np.array([row.lr for row in rows]),
         losses=np.array([row.loss_end for row in rows]),
         errors=np.nan_to_num([row.loss_decrease_error for row in rows]),
         norms=np.array([row.grad_norm_max for row in rows]),
-        start=starts[0] if starts else 0.0,
-        recommended=None if band is None or lr is None else (band[0], lr, band[1]),
     )
-    return str(plot_lr_sweep(points, folder)[1])
 
 
 def _numbers(curve: Curve) -> dict[str, Any]:

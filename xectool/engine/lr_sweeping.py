@@ -51,14 +51,15 @@ class LrSweepResult:
         settings: That key with the rate, and those that would lie on its wrong side, as ``key=value``.
         configured_lr: What that key says now.
         steps: Steps at each rate and seed.
-        seeds: Sets of weights and batches.
+        seeds: Sets of weights and batches that were run at every rate.
         start: Where the weights come from.
         inputs: Numbers of each input channel of the first batch.
         final_steps: Steps of the rates that ran on; 0 where none did.
         final_rows: The best rate of the grid and those beside it after these steps.
         plot: PNG; the PDF and ``lr_sweep.json`` lie beside it. None without ``--output``.
         written: Configuration the rate was written into, or None.
-        interrupted: Whether Ctrl-C ended the final, so that the grid alone decides and nothing is written.
+        interrupted: Whether Ctrl-C ended the grid, so that there is no rate, or the final, so that the grid alone
+            decides; nothing is written.
         reference: The table of the older notes with its corrections, where it was asked for.
         findings: Why there is no rate, or what to know about it.
     """
@@ -124,7 +125,7 @@ def lr_sweep(  # noqa: PLR0913  the function is the command: one argument an opt
 
     Raises:
         XecError: Anything the user can act on.
-        KeyboardInterrupt: Before the final; one in it ends the sweep with what the grid has found.
+        KeyboardInterrupt: Before one seed of a grid has all rates; a later one ends the sweep with what is found.
     """
     rates, length = _checked(lrs, ramp, steps, seeds)
     final = _final_steps(final_steps, ramp, length)
@@ -146,7 +147,8 @@ def lr_sweep(  # noqa: PLR0913  the function is the command: one argument an opt
         else:
             sweep = sweep_grid(sweeper, rates, seeds, extend=not lrs, begun=watching.phase)
         sweep, doubts, interrupted = _with_final(sweep, sweeper, (seeds, final), command, watching)
-    result = _result(sweep, loaded.config, command, length, seeds, doubts, ramp is not None)
+    done = len({curve.seed for curve in sweep.curves}) or seeds
+    result = _result(sweep, loaded.config, command, length, done, doubts, ramp is not None)
     curves, rows = {"curves": sweep.curves, "final_curves": sweep.final_curves}, (*result.rows, *result.beyond)
     drawn = None if output is None else draw_sweep(result.as_dict(), rows, curves, Path(output).expanduser())
     sure = write and result.settings and not interrupted
@@ -164,7 +166,7 @@ def lr_sweep(  # noqa: PLR0913  the function is the command: one argument an opt
 def _with_final(
     sweep: Sweep, sweeper: Sweeper, size: tuple[int, int], command: str, observer: Observer
 ) -> tuple[Sweep, tuple[Finding, ...], bool]:
-    """Return a sweep, what speaks against it, and whether its final was interrupted.
+    """Return a sweep, what speaks against it, and whether it was interrupted.
 
     A grid of several rates that nothing speaks against has a final. What the grid found is not lost with it.
 
@@ -175,6 +177,8 @@ def _with_final(
         command: Configuration and settings as typed.
         observer: Receives progress.
     """
+    if sweep.interrupted:
+        return sweep, (cut_short(sweep, command, *size),), True
     doubts, (seeds, steps) = _doubts(sweep, sweeper.parts.baseline.objective, command), size
     if not steps or sweep.choice is None or len(sweep.rows) < 2 or _refuses(doubts):
         return sweep, doubts, False

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-from xectool.checkpoint.format import FORMAT_NAME
 from xectool.config.file_systems import is_network
 from xectool.config.load import LoadedConfig, load_config
 from xectool.config.platform import NODE_MEMORY, Platform
@@ -25,8 +24,10 @@ from xectool.engine.slurm.job import TrainingJob
 from xectool.engine.slurm.script import JobRequest, executor
 from xectool.errors import UsageError, WorldError, counted, in_shell
 from xectool.findings import Finding, Severity
+from xectool.rootio.counting import count_run_events
 from xectool.rules import run_rules
 from xectool.training.record.run_dir import RunPlace, choose_place, plain_name
+from xectool.training.saving.resume import adopt_resolved, require_resumable
 
 _UNLIMITED = 1 << 60
 
@@ -83,6 +84,9 @@ def submit(
     named = [f"mlflow.run_name={json.dumps(run_name)}"] if run_name else []
     loaded = _checked(config, request, [*overrides, *named], resume)
     place = choose_place(loaded.config, resume)
+    if place.checkpoint is not None and place.checkpoint_path is not None:  # the job would be refused after the queue
+        settings, ranks = adopt_resolved(loaded.config, place.checkpoint), request.nodes * request.ranks_per_node
+        require_resumable(settings, place.checkpoint, None, place.checkpoint_path, ranks)
     name = _run_name(config, loaded.config, place)
     job = training_job(config, request, overrides, resume=resume, run_name=name)
     folder = _folder(loaded.config, name)
@@ -170,7 +174,9 @@ def _checked(config: str | Path, request: JobRequest, overrides: Sequence[str], 
     loaded = load_config(config, [*overrides, *ranks], node)
     share = f"{NODE_MEMORY} {request.mem}, of {request.ranks_per_node} on a node: the share of one rank"
     per_rank = replace(node, memory_bytes=node.memory_bytes // request.ranks_per_node, memory_limit=share)
-    capacity = run_rules(CAPACITY_RULES, Situation(loaded.config, per_rank)).report
+    capacity = run_rules(
+        CAPACITY_RULES, Situation(loaded.config, per_rank, count_run_events(loaded.config.data))
+    ).report
     paths = path_rules(loaded.config, resuming=resume is not None)
     return loaded.require(paths.merged(capacity))
 
@@ -189,10 +195,10 @@ def _node(request: JobRequest) -> Platform:
 def _continued(config: RunConfig, place: RunPlace, request: JobRequest) -> Iterator[Finding]:
     """Yield a warning where a run that goes on has nothing left to train, or takes its steps with other batches.
 
-    What is no state of a training, and another accumulation, the training refuses itself.
+    Another accumulation is refused in mid-epoch, and was asked for where it is not.
     """
     checkpoint = place.checkpoint
-    if checkpoint is None or checkpoint.origin != FORMAT_NAME or "progress" not in checkpoint.meta:
+    if checkpoint is None:
         return
     epochs, done = config.training.epochs, int(checkpoint.meta["epoch"]) - 1
     if done >= epochs and not config.checkpoint.reset_epoch:

@@ -22,7 +22,7 @@ from xectool.engine.training_run.result import TrainResult, is_told
 from xectool.engine.training_run.start import assemble, begin, shared_place
 from xectool.errors import DiskError, UsageError, XecError, in_shell
 from xectool.findings import Finding, Report, Severity
-from xectool.rootio.counting import count_events
+from xectool.rootio.counting import count_run_events
 from xectool.training.memory_estimate.host import checkpoint_bytes_of
 from xectool.training.process.device import Execution, plan_execution
 from xectool.training.process.heap import keep_freed_memory
@@ -161,6 +161,5 @@ def _checked(loaded: LoadedConfig, platform: Platform, resume: str | None) -> Lo
     if resume is not None:  # that the flags of a resume have no effect is said of the file alone
         without = (found for found in loaded.findings if (found.code, found.severity) != _NO_RESUME)
         loaded = replace(loaded, findings=Report(tuple(without)))
-    data = loaded.config.data
-    capacity = capacity_rules(loaded.config, platform, count_events(data.train_path, data.tree_name))
+    capacity = capacity_rules(loaded.config, platform, count_run_events(loaded.config.data))
     return loaded.require(path_rules(loaded.config, resuming=resume is not None).merged(without_memory(capacity)))

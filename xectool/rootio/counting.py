@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
+from xectool.config.data import DataConfig
+from xectool.config.host_memory import NumEvents
 from xectool.config.inputs import expand_inputs, is_remote, split_tree
 from xectool.errors import DataFileError
 from xectool.rootio.reader import EventFile
@@ -32,6 +34,12 @@ def count_events(spec: str | Sequence[str], tree: str = "tree") -> int | None:
     except (DataFileError, OSError):
         return None
     return round(entries * sum(sizes) / sum(sizes[:MOST_OPENED]))
+
+
+def count_run_events(data: DataConfig) -> NumEvents:
+    """Return the events of the files of a run, as far as they can be known from here."""
+    validation = count_events(data.val_path, data.tree_name) if data.val_path else None
+    return NumEvents(count_events(data.train_path, data.tree_name), validation)
 
 
 def _entries(path: str, tree: str) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from xectool.config.file_systems import is_network
+from xectool.config.host_memory import NumEvents
 from xectool.config.platform import Platform
 from xectool.config.root import RunConfig
 from xectool.errors import counted
@@ -23,7 +24,7 @@ class Situation:
 
     config: RunConfig
     platform: Platform
-    events: int | None = None
+    events: NumEvents | None = None
 
 
 class CompileOnArm(Rule[Situation]):

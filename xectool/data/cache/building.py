@@ -7,8 +7,8 @@ import logging
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Final
 
+from xectool.config.host_memory import CACHED_EVENTS
 from xectool.data.blocks import Piece, cut_blocks
 from xectool.data.cache.cached_events import CachedEvents
 from xectool.data.cache.layout import cache_bytes
@@ -17,9 +17,6 @@ from xectool.data.window import WindowArrays
 from xectool.errors import DataFileError
 
 _LOG = logging.getLogger(__name__)
-
-# Events read at once; a storage cluster of up to twice as many is read whole.
-BLOCK_EVENTS: Final = 512
 
 
 class _StoppedError(Exception):
@@ -103,7 +100,7 @@ def _copy(
 ) -> None:
     source = cache.source
     file = source.files[index]
-    blocks = cut_blocks([file], BLOCK_EVENTS)
+    blocks = cut_blocks([file], CACHED_EVENTS)
     buffer = WindowArrays.empty(int(blocks.num_events.max()), source.widths)
     for first, count in zip(blocks.first.tolist(), blocks.num_events.tolist(), strict=True):
         start, stop, chosen = first, first + count, None
@@ -158,4 +155,4 @@ class BackgroundBuilder:
 
 def builder_bytes(event_bytes: int, num_events: int) -> int:
     """Return the memory a builder takes: its block of events, their codes, and what reading them needs."""
-    return 2 * min(BLOCK_EVENTS, num_events) * event_bytes * 2
+    return 2 * min(CACHED_EVENTS, num_events) * event_bytes * 2

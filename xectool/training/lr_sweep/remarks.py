@@ -18,7 +18,6 @@ from xectool.training.lr_sweep.sweep import Sweep
 HIGHEST_RATE = 10.0  # bound of training.lr
 WARMUP_EPOCHS = 2
 WIDE_BAND = 3.5  # one step of the default grid
-SAFER = "; the lower ones, with a warm-up, are safer"
 
 
 def unsure(sweep: Sweep, config: str) -> Finding:
@@ -60,17 +59,18 @@ def none_holds(sweep: Sweep, config: str) -> Finding:
 
 
 def cut_short(sweep: Sweep, config: str, seeds: int, final_steps: int) -> Finding:
-    """Return that the final was interrupted, and the sweep that has one."""
-    steps = len(sweep.curves[0].losses)
+    """Return that grid or final was interrupted, and the sweep that has them whole."""
+    steps, done = len(sweep.curves[0].losses), len({curve.seed for curve in sweep.curves})
     size = f"--steps {steps} --final-steps {final_steps} --seeds {seeds}"
-    return Finding(
-        "XT-LR-UNSURE",
-        Severity.WARNING,
-        f"interrupted in the final: {counted(steps, 'step')} a rate alone decide, of which the best rate is often too "
-        "high for a long run",
-        where="--final-steps",
-        fix=f"xectool lr-sweep {config}{sweep.asked} {size}",
+    problem = (
+        f"interrupted in the grid: {done} of {counted(seeds, 'seed')} done, which alone tell of no rate"
+        if sweep.interrupted
+        else f"interrupted in the final: {counted(steps, 'step')} a rate alone decide, of which the best rate is often "
+        "too high for a long run"
     )
+    severity = Severity.ERROR if sweep.interrupted else Severity.WARNING
+    fix = f"xectool lr-sweep {config}{sweep.asked} {size}"
+    return Finding("XT-LR-UNSURE", severity, problem, where="--final-steps", fix=fix)
 
 
 def remarks(
@@ -95,11 +95,11 @@ def remarks(
         )
     low, high = choice.whole_band
     equal = _as_good(choice, rows, sweep)
-    is_wide = high > WIDE_BAND * low
+    is_wide, is_lower = high > WIDE_BAND * low, bool(equal) and choice.good[0] < choice.lr
     if is_wide:
         more = f"--seeds {max(4, 2 * len({curve.seed for curve in sweep.curves}))}"
         more += "" if sweep.final_rows else f" --steps {2 * steps}"
-        more += f"   # or {_gentle(training, choice.good[0])}" if equal else ""
+        more += f"   # or, if the loss jumps at {choice.lr:g}: {_gentle(training, choice.good[0])}" if is_lower else ""
         note(_wide(choice, equal), f"xectool lr-sweep {config}{sweep.asked} {more}", Severity.WARNING)
     highest = max((*rows, *sweep.final_rows), key=lambda row: row.lr)
     good = [row for row in rows if row.verdict in (STABLE, OPTIMAL)]
@@ -109,7 +109,8 @@ def remarks(
     if highest.lr == best and highest.verdict in (STABLE, OPTIMAL) and not found:
         note(f"the highest rate, {best:g}, is the best: a higher one may be better", _higher(best, config))
     if equal and not is_wide:
-        note(f"{equal}{SAFER}", _gentle(training, choice.good[0]))
+        lower = f"{_gentle(training, choice.good[0])}   # only if the loss jumps at {choice.lr:g}"
+        note(f"{equal}{_safer(choice)}", lower if is_lower else _line(training, choice.lr))
     return tuple(found)
 
 
@@ -119,7 +120,12 @@ def _wide(choice: Choice, equal: str) -> str:
     told = [equal] if equal else []
     if not equal or (low, high) != (choice.good[0], choice.good[-1]):
         told.insert(0, f"{low:g} to {high:g} are not told apart by these seeds")
-    return f"{'; '.join(told)}: the rate is not known better than that{SAFER if equal else ''}"
+    return f"{'; '.join(told)}: the rate is not known better than that{_safer(choice) if equal else ''}"
+
+
+def _safer(choice: Choice) -> str:
+    lower = "; a lower one, with a warm-up, is safer" if choice.good[0] < choice.lr else ""
+    return f"; {choice.lr:g} is recommended{lower}"
 
 
 def _as_good(choice: Choice, rows: Sequence[RateRow], sweep: Sweep) -> str:
@@ -134,9 +140,13 @@ def _as_good(choice: Choice, rows: Sequence[RateRow], sweep: Sweep) -> str:
 
 
 def _gentle(training: TrainingConfig, lr: float) -> str:
-    line = " ".join(f"--set {key}={value:g}" for key, value in settings_of(training, lr).items())
+    line = _line(training, lr)
     rises = training.lr_scheduler == "onecycle" or training.warmup_epochs >= WARMUP_EPOCHS
     return line if rises or training.epochs <= WARMUP_EPOCHS else f"{line} --set training.warmup_epochs={WARMUP_EPOCHS}"
+
+
+def _line(training: TrainingConfig, lr: float) -> str:
+    return " ".join(f"--set {key}={value:g}" for key, value in settings_of(training, lr).items())
 
 
 def _higher(lr: float, config: str) -> str:

@@ -30,6 +30,7 @@ class Sweep:
         choice: What the rule says, whether or not the curves can be used; None where it says nothing.
         final_curves: Those of the rates that ran on for more steps; empty without a final.
         final_rows: Their table.
+        interrupted: Whether Ctrl-C ended the grid: there are the seeds that were whole by then, and no choice.
     """
 
     rates: tuple[float, ...]
@@ -40,6 +41,7 @@ class Sweep:
     choice: Choice | None = field(default=None)
     final_curves: tuple[Curve, ...] = ()
     final_rows: tuple[RateRow, ...] = ()
+    interrupted: bool = False
 
 
 def sweep_grid(
@@ -57,6 +59,9 @@ def sweep_grid(
         seeds: Number of sets of weights and batches.
         extend: Go on above the grid while the highest rate is the best.
         begun: Is told of each rate above the grid, and of its steps.
+
+    Raises:
+        KeyboardInterrupt: Before one seed had all rates; later the sweep is returned as far as it came.
     """
     windows = [sweeper.windows(number, seeds) for number in range(seeds)]
     inputs, hopeless = _inputs(sweeper, windows)
@@ -64,22 +69,48 @@ def sweep_grid(
     if hopeless:
         return Sweep(tuple(rates), inputs)
     curves: list[Curve] = []
+    try:
+        _run_grid(sweeper, rates, windows, extend, begun, curves)
+    except KeyboardInterrupt:
+        curves = whole_seeds(curves, rates)
+        if not curves:
+            raise
+        return Sweep(tuple(rates), inputs, tuple(curves), grid_rows(curves), asked=asked, interrupted=True)
+    rows = grid_rows(curves)
+    usable = any(row.verdict != EXPLODES and row.loss_decrease > 0 for row in rows)
+    choice = choose(rows, curves) if usable else None
+    return Sweep(tuple(rates), inputs, tuple(curves), rows, choice, asked=asked)
+
+
+def whole_seeds(curves: Sequence[Curve], rates: Sequence[float]) -> list[Curve]:
+    """Return the curves of the seeds that have all of some rates, at rates that each of them has."""
+    tried = {seed: {curve.lr for curve in curves if curve.seed == seed} for seed in {curve.seed for curve in curves}}
+    whole = {seed: own for seed, own in tried.items() if own.issuperset(rates)}
+    common = set[float]().union(*whole.values()).intersection(*whole.values())
+    return [curve for curve in curves if curve.seed in whole and curve.lr in common]
+
+
+def _run_grid(
+    sweeper: Sweeper,
+    rates: Sequence[float],
+    windows: Sequence[SharedWindows],
+    extend: bool,
+    begun: Callable[[str, int], None],
+    curves: list[Curve],
+) -> None:
+    """Add the curves of a grid to a list, each as soon as it is there, which an interrupt leaves."""
     for number, own in enumerate(windows):
-        curves += sweeper.grid(rates, number, own)
+        curves.extend(sweeper.grid(rates, number, own))
     tried = list(rates)
     while extend and len(tried) < len(rates) + MOST_BEYOND and _best_is_last(grid_rows(curves)):
         lr = rounded(beyond(tried))
         if lr > HIGHEST:
             break
-        begun(f"sweep, also {lr:g}", seeds * sweeper.steps)
+        begun(f"sweep, also {lr:g}", len(windows) * sweeper.steps)
         for number, own in enumerate(windows):
             known = next(curve for curve in curves if curve.seed == number).start_losses
-            curves += sweeper.grid([lr], number, own, known)
+            curves.extend(sweeper.grid([lr], number, own, known))
         tried.append(lr)
-    rows = grid_rows(curves)
-    usable = any(row.verdict != EXPLODES and row.loss_decrease > 0 for row in rows)
-    choice = choose(rows, curves) if usable else None
-    return Sweep(tuple(rates), inputs, tuple(curves), rows, choice, asked=asked)
 
 
 def sweep_ramp(sweeper: Sweeper, low: float, high: float, seeds: int) -> Sweep:

@@ -12,13 +12,10 @@ from typing import Any
 
 import torch
 
+from xectool.config.host_memory import NumEvents, loader_terms
 from xectool.config.load import config_from_dict
-from xectool.config.root import RegressorConfig, RunConfig
-from xectool.config.tasks import TASK_WIDTHS
-from xectool.data.blocks import SourceFile
+from xectool.config.root import RunConfig
 from xectool.data.cache.deciding import planned_cache
-from xectool.data.loader import LoaderOptions, loader_memory_bytes
-from xectool.data.plan import DataPlan
 from xectool.errors import XecError
 from xectool.runlog.process import end_with_parent
 from xectool.training.memory_estimate.cure import Cures
@@ -30,7 +27,6 @@ from xectool.training.memory_estimate.step import VALIDATION, record
 from xectool.training.process.memory import peak_resident_bytes
 
 _SOURCE = "memory estimate"
-_MOST_PLANNED = 1_000_000
 
 
 def main(task: str, question: str, answer: str) -> None:
@@ -64,7 +60,7 @@ def _estimate(asked: dict[str, Any]) -> dict[str, Any]:
         "max_batch": found.largest(search) if search and search.largest else None,
         "cures": found.cures(search) if search else {},
         "loader_bytes": found.loader_bytes(found.config),
-        "cache": planned_cache(found.config, asked["events"]),
+        "cache": planned_cache(found.config, asked["cached_events"]),
         "rss_bytes": peak_resident_bytes(),
     }
 
@@ -82,7 +78,7 @@ class _Found:
 
     config: RunConfig
     base: StepRequest
-    events: tuple[int, int]
+    events: NumEvents
     tapes: Mapping[str, Recording]
 
     @classmethod
@@ -91,11 +87,11 @@ class _Found:
         config, windows = _config(base), asked["windows"]
         known = zip(asked["requests"], recordings, strict=True)
         tapes = {name: _whole(found, windows[name]) for name, found in known}
-        return cls(config, base, (asked["events"], asked["validation_events"]), tapes)
+        return cls(config, base, NumEvents(asked["events"], asked["validation_events"]), tapes)
 
     def loader_bytes(self, config: RunConfig) -> int:
         """Return the bound on the loader of a configuration."""
-        return _loader_bytes(config, *self.events)
+        return round(sum(loader_terms(config, self.events).values()))
 
     def largest(self, search: Search) -> int:
         """Return the largest batch that fits."""
@@ -148,33 +144,6 @@ def _measure(asked: dict[str, Any]) -> dict[str, int]:
 
 def _config(request: StepRequest) -> RunConfig:
     return config_from_dict(request.config, _SOURCE)
-
-
-def _loader_bytes(config: RunConfig, events: int, validation_events: int) -> int:
-    """Return the bound on what the loaders of training and validation hold, in files of unknown clusters.
-
-    Buffers of the one are kept while the other reads. Without a shuffle, as in validation, one window is in use.
-    """
-    data = config.data
-    tasks: Sequence[str] = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
-    widths, options = {task: TASK_WIDTHS[task] for task in tasks}, LoaderOptions.from_config(data, "cpu")
-    training = loader_memory_bytes(_plan(config, events, data.batch_size, data.shuffle), options, widths)
-    validation = _plan(config, validation_events, config.validation.batch_size or data.batch_size, False)
-    return training + loader_memory_bytes(validation, replace(options, builds_cache=False), widths)
-
-
-def _plan(config: RunConfig, events: int, batch_size: int, shuffle: bool) -> DataPlan:
-    data = config.data
-    # A plan of 1e12 events would itself be too large, and beyond some windows the bound does not grow.
-    counted = min(max(events, 1), max(_MOST_PLANNED, 2 * data.chunksize, 2 * batch_size))
-    return DataPlan(
-        (SourceFile("events.root", data.tree_name, counted),),
-        batch_size=batch_size,
-        seed=config.training.seed,
-        shuffle=shuffle,
-        num_shards=data.num_shards,
-        chunksize=data.chunksize,
-    )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from xectool.config.rules.capacity import BASE_BYTES
+from xectool.config.host_memory import BASE_BYTES
 from xectool.errors import DiskError, UsageError
 from xectool.training.memory_estimate.device import Device, held_bytes
 

@@ -38,7 +38,7 @@ class Answer:
     Attributes:
         recordings: One tape a request, in order.
         loader_bytes: Most the loader of the first request holds for the given number of events.
-        cache_bytes: What its cache of these events takes on the disk.
+        cache_bytes: What its cache takes on the disk, of the validation events too where they are known.
         no_cache: Why it makes none, where it makes none.
         max_batch: Largest batch that fits, None where it was not asked for.
         device_cure: Settings with which the step fits into the GPU; None where it fits, and without a search.
@@ -78,6 +78,7 @@ def ask(
     question: dict[str, Any] = {"requests": {name: item.to_json() for name, item in requests.items()}, "events": events}
     question |= {"search": search and search.to_json(), "windows": windows or dict.fromkeys(requests, 1)}
     question["validation_events"] = validation_events or events
+    question["cached_events"] = events + (validation_events or 0)
     answer = _run("estimate", question)
     recordings = tuple(Recording.from_json(item) for item in answer["recordings"])
     cures = {name: found and Need.from_json(found) for name, found in answer["cures"].items()}

@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from xectool.config.host_memory import READERS
 from xectool.config.root import RunConfig
 from xectool.training.memory_estimate.device import USABLE
 from xectool.training.memory_estimate.host import (
     COMPILE_TERM,
     HOST_SHARE,
     LOADER_TERM,
-    READERS_TERM,
     STEP_TERM,
     HostSide,
-    checkpoint_file_bytes,
     compile_processes,
 )
 from xectool.training.memory_estimate.plan import ACCUMULATION, BASE, BATCH, BF16, ladder, smaller, with_settings
@@ -162,7 +161,7 @@ class Cures:
             search.device.is_gpu,
             compile_processes(config, search.device.is_gpu),
             search.predictions,
-            checkpoint_file_bytes(tape),
+            tape.checkpoint_bytes,
         )
         return side.terms(search.calibration)
 
@@ -183,7 +182,7 @@ def _moves(config: RunConfig) -> dict[str, Settings]:
     if data.chunksize > data.batch_size:
         found[LOADER_TERM] = {"data.chunksize": str(max(data.batch_size, data.chunksize // 2))}
     if data.num_workers:
-        found[READERS_TERM] = {"data.num_workers": "0"}
+        found[READERS] = {"data.num_workers": "0"}
     if config.training.compile != "none":
         found[COMPILE_TERM] = {"training.compile": "none"}
     return found

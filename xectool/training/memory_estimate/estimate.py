@@ -13,7 +13,6 @@ from xectool.training.memory_estimate.cure import Need
 from xectool.training.memory_estimate.device import Device
 from xectool.training.memory_estimate.host import (
     HostSide,
-    checkpoint_file_bytes,
     disk_terms,
     loader_lines,
 )
@@ -131,7 +130,7 @@ def estimate(config: RunConfig, device: Device, wanted: Wanted, calibration: Cal
     answer = ask(asked.requests, wanted.events, looked, asked.windows, validated)
     tapes = {name: asked.whole(name, tape) for name, tape in zip(asked.requests, answer.recordings, strict=True)}
     step = tapes[BASE]
-    checkpoint_bytes = checkpoint_file_bytes(step)
+    checkpoint_bytes = step.checkpoint_bytes
     side = HostSide(
         config,
         answer.loader_bytes,

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from xectool.config.host_memory import BASE, BYTES_PER_EVENT, GPU_DRIVER, GPU_HOST_BYTES, READER_BYTES, READERS
 from xectool.config.platform import compile_threads, most_mapped_bytes
 from xectool.config.root import RegressorConfig, RunConfig
-from xectool.config.rules.capacity import BYTES_PER_EVENT, GPU_DRIVER, GPU_HOST_BYTES, READER_BYTES
 from xectool.config.rules.count import prediction_bytes
 from xectool.training.memory_estimate.calibration import Calibration
 from xectool.training.memory_estimate.predictions import COLUMN_BYTES, SensorPredictions
-from xectool.training.memory_estimate.recording import Recording
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -30,13 +29,13 @@ OLDER_FACTORS: Final = {"float32": 6.5, "float64": 8.4}
 INCIDENT_CAP_BYTES: Final = 1_000_000_000
 CACHE_TERM: Final = "event cache"
 LOADER_TERM: Final = "loader"
-READERS_TERM: Final = "reader processes"
 COMPILE_TERM: Final = "compile processes"
 STEP_TERM: Final = "tensors of the step"
 READ_TERM: Final = "best checkpoint, read at the end"
 """Beyond what the step took before."""
 _EXTRA_CHECKPOINTS: Final = 3  # last, best, and the one being written
 _MOMENTS: Final = 2  # of AdamW
+_ENTRY_BYTES: Final = 320  # of a tensor in a checkpoint: name and entry of the archive (measured)
 _EPOCH_FILE_EVENTS: Final = 1000
 
 
@@ -71,9 +70,9 @@ class HostSide:
         """Return the memory of the host by what takes it, in bytes."""
         data = self.config.data
         found = {
-            "interpreter and libraries": calibration.base_bytes,
+            BASE: calibration.base_bytes,
             LOADER_TERM: self.loader_bytes,
-            READERS_TERM: data.num_workers * READER_BYTES,
+            READERS: data.num_workers * READER_BYTES,
             "predictions, one batch": self.predictions_bytes(),
         }
         if self.config.checkpoint.save_artifacts:
@@ -126,16 +125,15 @@ def row_bytes(config: RunConfig) -> int:
     return int(prediction_bytes(config)) if isinstance(config, RegressorConfig) else 0
 
 
-def checkpoint_file_bytes(recording: Recording) -> int:
-    """Return the size of one checkpoint: weights, buffers, their average, and the optimizer's two moments."""
-    return sum(recording.total(name) for name in ("parameters", "buffers", "ema", "optimizer"))
-
-
 def checkpoint_bytes_of(model: nn.Module, config: RunConfig) -> int:
-    """Return the same of a network, whose tensors may be without data."""
+    """Return the size of one checkpoint of a network, whose tensors may be without data.
+
+    Weights and the buffers that are saved, their average, and the optimizer's two moments and step.
+    """
     copies = 1 if config.training.ema_decay is None else 2
-    trained = (parameter for parameter in model.parameters() if parameter.requires_grad)
-    return copies * _num_bytes(model.state_dict().values()) + _MOMENTS * _num_bytes(trained)
+    saved, trained = [*model.state_dict().values()], [item for item in model.parameters() if item.requires_grad]
+    tensors = copies * len(saved) + (_MOMENTS + 1) * len(trained)
+    return copies * _num_bytes(saved) + _MOMENTS * _num_bytes(trained) + tensors * _ENTRY_BYTES
 
 
 def _num_bytes(tensors: Iterable[Tensor]) -> int:

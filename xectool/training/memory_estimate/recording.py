@@ -35,6 +35,7 @@ class Recording:
         modules: Dotted names; the empty one is the code around the network.
         batch_size: Events of one batch.
         notes: What was assumed.
+        checkpoint_bytes: Size of a checkpoint of the run.
         staged: When kernels took memory that they freed at their end, and bytes, shape (N, 2).
     """
 
@@ -48,6 +49,7 @@ class Recording:
     modules: tuple[str, ...]
     batch_size: int
     notes: tuple[str, ...] = ()
+    checkpoint_bytes: int = 0
     staged: IntArray = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
 
     @classmethod
@@ -60,6 +62,7 @@ class Recording:
             modules=tuple(content["modules"]),
             batch_size=int(content["batch_size"]),
             notes=tuple(content["notes"]),
+            checkpoint_bytes=int(content["checkpoint_bytes"]),
             staged=np.asarray(content["staged"], dtype=np.int64).reshape(-1, 2),
         )
 
@@ -67,7 +70,7 @@ class Recording:
         """Return plain values."""
         columns = {name: getattr(self, name).tolist() for name in _COLUMNS}
         rest = {"phases": self.phases, "modules": self.modules, "batch_size": self.batch_size, "notes": self.notes}
-        return {**columns, **rest, "staged": self.staged.tolist()}
+        return {**columns, **rest, "checkpoint_bytes": self.checkpoint_bytes, "staged": self.staged.tolist()}
 
     def live(self, block_bytes: int = 1) -> IntArray:
         """Return the bytes alive after each tick of the clock, with what a kernel stages at it.

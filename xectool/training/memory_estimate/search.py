@@ -9,7 +9,7 @@ from typing import Any, Final
 from xectool.config.root import RunConfig
 from xectool.training.memory_estimate.calibration import Calibration
 from xectool.training.memory_estimate.device import Device, Tries, largest_batch
-from xectool.training.memory_estimate.host import HostSide, checkpoint_file_bytes
+from xectool.training.memory_estimate.host import HostSide
 from xectool.training.memory_estimate.plan import BASE, FAR, LARGER, line
 from xectool.training.memory_estimate.predictions import SensorPredictions
 from xectool.training.memory_estimate.recording import Recording
@@ -80,7 +80,7 @@ class Search:
             side = HostSide(changed, loader_bytes(changed), 0, False, *around)
             return sum(side.terms(self.calibration).values())
 
-        if beside(1, checkpoint_file_bytes(tapes[BASE])) > self.device.planned_bytes:
+        if beside(1, tapes[BASE].checkpoint_bytes) > self.device.planned_bytes:
             return 0  # the best checkpoint is read at the end, whatever the batch was
         at = line(tapes)
         if at is not None:

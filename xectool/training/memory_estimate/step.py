@@ -19,6 +19,7 @@ from xectool.models import event_parts
 from xectool.tasks.base import TrainingTask
 from xectool.tasks.sensor_task import SensorTask
 from xectool.training.memory_estimate.gpu_autocast import as_on_gpu
+from xectool.training.memory_estimate.host import checkpoint_bytes_of
 from xectool.training.memory_estimate.network import Emptier, EmptyNetwork, hidden_share, objective, replaced
 from xectool.training.memory_estimate.recording import Recording
 from xectool.training.memory_estimate.request import StepRequest
@@ -56,6 +57,7 @@ def record(config: RunConfig, request: StepRequest, validation_most: int = 0) ->
             0 where no bound is known.
     """
     network = EmptyNetwork.build(config)
+    checkpoint_bytes = checkpoint_bytes_of(network.model, config)
     emptier = Emptier()
     shares = TrueShares(emptier.tables)
     policy = getattr(getattr(network.model, "hider", None), "policy", None)
@@ -74,7 +76,7 @@ def record(config: RunConfig, request: StepRequest, validation_most: int = 0) ->
         _train(setting)
         if request.validation_batch and not 0 < validation_most < tape.recording(request.batch_size).peak():
             _validate(setting)
-    return tape.recording(request.batch_size, network.notes)
+    return tape.recording(request.batch_size, network.notes, checkpoint_bytes)
 
 
 def _set_up(network: EmptyNetwork, emptier: Emptier, tape: Tape, request: StepRequest) -> _Setting:

@@ -88,13 +88,13 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
             stack.enter_context(_removed(module_hooks.register_module_forward_hook(leaving, always_call=True)))
             yield
 
-    def recording(self, batch_size: int, notes: Sequence[str] = ()) -> Recording:
+    def recording(self, batch_size: int, notes: Sequence[str] = (), checkpoint_bytes: int = 0) -> Recording:
         """Return what was noted so far."""
         table = np.asarray(self._rows, dtype=np.int64).reshape(-1, 6)
         columns = dict(zip(("size", "born", "died", "category", "phase", "module"), table.T, strict=True))
         staged = np.asarray(self._staged, dtype=np.int64).reshape(-1, 2)
         return Recording(**columns, phases=tuple(self.phases), modules=tuple(self.modules), batch_size=batch_size,
-                         notes=tuple(notes), staged=staged)  # fmt: skip
+                         notes=tuple(notes), checkpoint_bytes=checkpoint_bytes, staged=staged)  # fmt: skip
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation and note what it made."""
