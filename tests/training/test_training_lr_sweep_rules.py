@@ -602,3 +602,10 @@ def test_a_lower_rate_that_does_as_well_is_for_a_loss_that_jumps() -> None:
 def test_of_an_interrupted_grid_whole_seeds_are_kept(tried: list[tuple[int, int]], kept: list[tuple[int, int]]) -> None:
     curves = [curve(float(lr), 0.5, seed) for seed, lr in tried]
     assert [(item.seed, int(item.lr)) for item in whole_seeds(curves, [1.0, 2.0, 3.0])] == kept
+
+
+@pytest.mark.parametrize(("reached", "likely"), [(1.004, "all too high"), (0.999, "all too low")])
+def test_a_loss_that_rises_at_every_rate_is_not_told_of_rates_too_low(reached: float, likely: str) -> None:
+    curves = grid({1e-3: reached, 1e-2: reached})
+    (found,) = refusals(grid_rows(curves), curves, SOUND, math.nan, "c.yaml")
+    assert (found.code, found.evidence[-1].endswith(likely)) == ("XT-NO-LEARNING", True)

@@ -229,6 +229,7 @@ def _all_too_low(rows: Sequence[RateRow], config: str) -> Finding:
 
 def _no_decrease(rows: Sequence[RateRow], curves: Sequence[Curve], config: str, again: str) -> Finding:
     steps, is_ramp = len(curves[0].losses), _is_ramp(rows, curves)
+    rose = all(row.loss_decrease < 0 for row in rows)
     if rows[-1].lr < WIDE_RAMP[0]:  # no number of steps helps
         following = f"xectool lr-sweep {config} --range {WIDE_RAMP[0]:g}:{WIDE_RAMP[1]:g}"
     elif steps < FEW_STEPS:
@@ -246,7 +247,7 @@ def _no_decrease(rows: Sequence[RateRow], curves: Sequence[Curve], config: str, 
         evidence=(
             *(f"lr {row.lr:g}: {row.loss_decrease:+.3g} +- {row.loss_decrease_error:.2g}" for row in rows[:6]),
             "the scale of the inputs was looked at first; then, in order of likelihood: too few steps, frozen "
-            "parameters, truth that does not belong to the events, rates that are all too low",
+            f"parameters, truth that does not belong to the events, rates that are all too {'high' if rose else 'low'}",
         ),
         fix=following,
     )
