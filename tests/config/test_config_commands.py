@@ -119,7 +119,8 @@ def test_the_cut_counts_what_is_set_and_leaves_a_size_that_is_set() -> None:
     config = config_from_dict(yaml.safe_load(text), "test")
     assert not list(HostMemorySuffices().check(Situation(config, machine)))
     assert "was cut to" in text
-    assert "chunksize: 262144 " in template("regressor", "a100", machine, ["data.chunksize=262144"])
+    for told in ("data.chunksize=200000", "data={chunksize: 200000}"):
+        assert "chunksize: 200000 " in template("regressor", "a100", machine, [told])
     small = template("regressor", "a100", Platform(memory_bytes=4 * 10**8))
     assert "# this machine lacks the memory" in small  # no number could be read from the line that says so
     assert "chunksize: 262144 " in small

@@ -187,6 +187,7 @@ def test_a_missing_file_of_sensor_positions_is_found_before_the_data_is_opened(i
     assert (missing.code, missing.where) == ("CFG-66", "model.sensor_positions_file")
     assert missing.fix.startswith("model.sensor_positions_file: null ")
     (inputs / "positions.txt").touch()
+    (inputs / "position.log").touch()
     (misspelt,) = found("position.txt")
     assert misspelt.fix == f"model.sensor_positions_file: {inputs / 'positions.txt'}"
     assert found("positions.txt") == found("elsewhere.txt", head="per_face") == []

@@ -143,6 +143,9 @@ def test_losses_of_sensors_depend_on_what_is_hidden_and_on_the_units(tmp_path: P
         (told, _) = runs.compare(first, second).notes
         assert section in told
     same = configured(make_run(tmp_path / "c", [1.0]), kind="mae", **changes)
+    older = json.loads((same / "config.yaml").read_text())
+    older["normalization"]["a key that only this version has"] = 1.0
+    (same / "config.yaml").write_text(json.dumps(older))
     assert [note.partition(":")[0] for note in runs.compare(first, same).notes] == ["no metric has an error"]
 
 

@@ -23,6 +23,7 @@ from xectool.training.lr_sweep.choice import Choice
 from xectool.training.lr_sweep.curves import Curve
 from xectool.training.lr_sweep.finals import run_final
 from xectool.training.lr_sweep.refusal import InputFacts, refusals
+from xectool.training.lr_sweep.remarks import cut_short
 from xectool.training.lr_sweep.rows import grid_rows
 from xectool.training.lr_sweep.runner import Sweeper
 from xectool.training.lr_sweep.setup import sweep_parts
@@ -179,6 +180,27 @@ def test_a_final_whose_lowest_rate_is_best_looks_lower(tiny_config: Callable[...
     assert all(len(curve.losses) == 3 * STEPS for curve in final.final_curves)
     assert final.choice is not None
     assert final.choice.lr < 0.01
+
+
+def test_an_interrupt_above_a_whole_grid_leaves_its_choice(
+    tiny_config: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both seeds of every rate were there, and it said that they tell of no rate."""
+
+    def interrupt(what: str, steps: int) -> None:
+        raise KeyboardInterrupt
+
+    with sweep_parts(load_config(tiny_config()).config, "cpu") as parts:
+        sweeper, rates = Sweeper(parts, STEPS), (1e-7, 1e-5, 1e-3)
+        monkeypatch.setattr("xectool.training.lr_sweep.sweep._best_is_last", lambda rows: True)  # it goes on above
+        swept = sweep_grid(sweeper, rates, 2, extend=True, begun=interrupt)
+        whole = sweep_grid(sweeper, rates, 2, extend=False)
+    assert swept.interrupted
+    assert (swept.choice, swept.rows) == (whole.choice, whole.rows)
+    assert swept.choice is not None
+    told = cut_short(swept, "c.yaml", 2, 5 * STEPS)
+    assert (told.severity.value, told.where) == ("warning", "--final-steps")
+    assert told.problem.startswith("interrupted before the final and the rates above 0.001: ")
 
 
 def test_a_final_whose_highest_rate_is_best_looks_higher(tiny_config: Callable[..., Path]) -> None:

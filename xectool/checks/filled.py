@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from xectool.checks.facts import FileFacts, Trouble
+from xectool.checks.facts import BranchFacts, FileFacts, Trouble
 from xectool.checks.reading import read_trouble
 from xectool.detector.constants import NUM_SENSORS
 from xectool.errors import DataFileError, counted
@@ -44,9 +44,9 @@ class Filled:
 def count_filled(
     file: EventFile, facts: FileFacts, blocks: Iterable[tuple[int, int]], failed: Callable[[Trouble], None]
 ) -> Filled | None:
-    """Return what the flags of a file say in blocks of entries; None where it has none."""
+    """Return what the flags of a file say in blocks of entries; None where it has none, or nothing was filled."""
     named = (name for name in facts.branches if name.rpartition("/")[2] == FLAG_BRANCH)
-    branch = next((name for name in named if facts.branches[name].width == NUM_SENSORS), None)
+    branch = next((name for name in named if _are_flags(facts.branches[name])), None)
     if branch is None:
         return None
     scanned = events = readings = 0
@@ -63,7 +63,11 @@ def count_filled(
         events += int(is_filled.any(axis=1).sum())
         readings += int(is_filled.sum())
         sensors |= is_filled.any(axis=0)
-    return Filled(branch, scanned, events, int(sensors.sum()), readings)
+    return Filled(branch, scanned, events, int(sensors.sum()), readings) if readings else None
+
+
+def _are_flags(branch: BranchFacts) -> bool:
+    return branch.width == NUM_SENSORS and np.dtype(branch.dtype or float).kind in "biu"
 
 
 def repaired_files(code: str, filled: dict[str, Filled]) -> Iterator[Finding]:

@@ -17,9 +17,7 @@ from xectool.config.root import RegressorConfig
 from xectool.config.tasks import TaskConfig
 from xectool.config.truth_mends import FileUnit, UnitsOfTruth, impossible_truth_fix, lone_truth_fix, nonfinite_truth_fix
 from xectool.detector.truth_ranges import (
-    FAR_SIGMA,
     NEVER_FILLED_FIX,
-    PLAUSIBLE_SIGMA,
     RANGES,
     are_few,
     other_unit,
@@ -32,7 +30,7 @@ from xectool.findings import Finding, Severity
 from xectool.rules import Rule
 
 _MAD_TO_SIGMA: Final = 1.4826
-_FAR: Final = 8.0
+_FAR, _ALONE, _ABSURD = 8.0, 20.0, 1e4
 _ROUND_LOSSES: Final = ("smooth_l1", "huber", "relative_smooth_l1")
 _UNLIKE: Final = 0.3
 _SHOWN: Final = 10
@@ -120,19 +118,20 @@ class TruthIsSound(Rule[DataFacts]):
             yield report(where, f"the truth of task {task} is {rows[0].tolist()} in every event", "leave the task out")
 
     def _impossible(self, facts: DataFacts, task: str, scan: TargetScan) -> Iterator[Finding]:
-        (low, high), rows = RANGES[task].far, scan.kept.rows
+        allowed = RANGES[task]
+        rows = scan.kept.rows
         middle = np.median(rows, axis=0)
         spread = _MAD_TO_SIGMA * np.median(np.abs(rows - middle), axis=0)
         for part in range(scan.width):
             for cell, below in ((scan.lowest[part], True), (scan.highest[part], False)):
                 if cell is None:
                     continue
-                outside = cell.value < low[part] if below else cell.value > high[part]
+                outside = cell.value < allowed.low[part] if below else cell.value > allowed.high[part]
                 gaps = np.abs(rows[:, part] - middle[part])
                 gap = abs(cell.value - middle[part])
                 sigmas = float(gap / spread[part]) if spread[part] > 0 else 0.0
-                if not outside and FAR_SIGMA < sigmas <= PLAUSIBLE_SIGMA:
-                    near = gaps <= FAR_SIGMA * spread[part]
+                if not outside and _ALONE < sigmas <= _ABSURD:
+                    near = gaps <= _ALONE * spread[part]
                     far = gaps[~near]
                     others = np.delete(far, np.flatnonzero(far == gap)[:1])
                     yield from self._few(facts, task, scan, cell, sigmas, _Gaps(float(gap), others, gaps[near]))
@@ -162,11 +161,12 @@ class TruthIsSound(Rule[DataFacts]):
     ) -> Iterator[Finding]:
         where = f"{event_place(cell, scan.branch)} component {cell.sensor}"
         unit = RANGES[task].unit
-        if outside or sigmas > PLAUSIBLE_SIGMA:
+        if outside or sigmas > _ABSURD:
             reason = "outside of what is possible" if outside else f"{sigmas:.3g} sigma from the rest"
             place = (*_place(facts, cell.path), scan.branch)
             if outside:
-                fix = impossible_truth_fix(*place, RANGES[task].far, len(facts.sample.files))
+                ends = (RANGES[task].low, RANGES[task].high)
+                fix = impossible_truth_fix(*place, ends, len(facts.sample.files))
             else:
                 fix = lone_truth_fix(*place, cell.value, cell.sensor if scan.width > 1 else None)
             yield self.warning(where, f"the truth of task {task} is {cell.value:.6g} {unit}: {reason}", fix)

@@ -131,7 +131,7 @@ def _show(screen: Console, result: LrSweepResult) -> None:
     as_good = ", which may be as good" if low <= result.configured_lr <= high and result.configured_lr != lr else ""
     why = [_band(low, high, lr, result.seeds), f"configured now: {result.configured_lr:g}{as_good}", f"how: {how}"]
     settings = " ".join(f"--set {setting}" for setting in result.settings)
-    written = "nothing was written: the final was interrupted" if result.interrupted else "or --write"
+    written = "nothing was written: the sweep was interrupted" if result.interrupted else "or --write"
     done = f"written into {result.written}" if result.written else f"{settings}   # {written}"
     screen.print(verdict_box(f"use {result.key}: {lr:g}", why, done, good=True))
 

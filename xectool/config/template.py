@@ -58,10 +58,9 @@ def template(
         head.append(f"# Preset {preset}, for {chosen.title}; why a key has its value stands behind it.")
     if preset is not None and platform is not None:
         head += _cut_to_compiler(values, platform)
-    if overrides:
-        values |= _told(kind, values, overrides)
-    is_asked = any(override.partition("=")[0].strip() == "data.chunksize" for override in overrides)
-    if preset is not None and platform is not None and not is_asked:
+    told = _told(kind, values, overrides) if overrides else {}
+    values |= told
+    if preset is not None and platform is not None and "data.chunksize" not in told:
         head += _cut_to_memory(kind, values, platform)
     return "\n".join([*head, *_lines(KINDS[kind](), keys, values, chosen)]) + "\n"
 

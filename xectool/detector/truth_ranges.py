@@ -66,10 +66,6 @@ RANGES: Final[dict[str, TruthRange]] = {
     "angleVec": TruthRange("1", (-1.001, -1.001, -1.001), (1.001, 1.001, 1.001)),
     "n_gamma": TruthRange("1", (0.0,) * 5, (1000.0,) * 5),
 }
-FAR_SIGMA: Final = 20.0
-"""Robust standard deviations beyond which single events lie apart from all others."""
-PLAUSIBLE_SIGMA: Final = 200.0
-"""Beyond these they set no automatic scale; the times of pile-up lie up to 100 widths away, and are no damage."""
 NEVER_ZERO: Final = ("energy", "uvwFI", "angle", "angleVec")
 """Tasks whose truth is never exactly 0: no light, one point, along the beam, without length."""
 NEVER_FILLED_FIX: Final = "write 1e10 where a truth is not known: its loss leaves it out"

@@ -177,9 +177,10 @@ def _with_final(
         command: Configuration and settings as typed.
         observer: Receives progress.
     """
-    if sweep.interrupted:
-        return sweep, (cut_short(sweep, command, *size),), True
     doubts, (seeds, steps) = _doubts(sweep, sweeper.parts.baseline.objective, command), size
+    if sweep.interrupted:
+        doubts = doubts if sweep.choice is not None else ()
+        return sweep, (*doubts, cut_short(sweep, command, *size)), True
     if not steps or sweep.choice is None or len(sweep.rows) < 2 or _refuses(doubts):
         return sweep, doubts, False
     try:

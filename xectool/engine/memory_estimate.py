@@ -15,6 +15,7 @@ import yaml
 from xectool.config.load import load_config
 from xectool.config.platform import Platform, memory_budgets
 from xectool.config.root import RunConfig
+from xectool.config.rules.path import network_rules
 from xectool.detector.platforms import Gpu, find_gpu
 from xectool.diagnosis.environment.torch_facts import ask_torch
 from xectool.engine.memory_verdicts import DEFAULT_EVENTS, MemoryEstimate, verdicts
@@ -131,7 +132,8 @@ def _settings(overrides: Sequence[str], batch_size: int | None) -> list[str]:
 
 def _loaded(config: str | Path | None, overrides: Sequence[str]) -> RunConfig:
     if config is not None:
-        return load_config(config, overrides).config
+        loaded = load_config(config, overrides)
+        return loaded.require(network_rules(loaded.config)).config
     with tempfile.NamedTemporaryFile("w", suffix=".yaml", prefix="quickstart-", encoding="utf-8") as file:
         yaml.safe_dump(dict(QUICKSTART), file)
         file.flush()

@@ -10,7 +10,6 @@ from xectool.config.tasks import TASK_NAMES
 from xectool.errors import counted
 
 _OF_TASKS: Final = ("loss_fn", "loss_beta", "weight", "log_transform", "scale")
-_ABSENT: Final = object()
 # Readings are compared in network units, and of those that were hidden.
 _OF_SENSORS: Final = (
     "training.loss_fn", "training.loss_beta", "training.npho_weight", "training.time.", "training.npho_loss_weight.",
@@ -30,7 +29,7 @@ def losses_differ(configs: Sequence[Mapping[str, Any] | None]) -> str:
     if len(known) < len(configs):
         return ""
     keys = list(dict.fromkeys(_of_losses(known)))
-    differing = [key for key in keys if any(own.get(key, _ABSENT) != known[0].get(key, _ABSENT) for own in known[1:])]
+    differing = [key for key in keys if len({str(own[key]) for own in known if key in own}) > 1]
     if "kind" in differing:
         differing = ["kind"]
     if not differing:

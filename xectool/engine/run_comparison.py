@@ -91,7 +91,7 @@ class _Side:
     config: Mapping[str, Any] | None
     params: Mapping[str, str]
     metrics: Mapping[str, Any]
-    predictions: Path
+    predictions: Path | None  # None of a run that only a database tells of
 
     @property
     def has_settings(self) -> bool:
@@ -167,7 +167,7 @@ def _side(place: Path | str, tracking_uri: str | None, root: Path) -> _Side:
     directory = Path(place).expanduser() if tracking_uri is not None else run_called(place, root)
     if tracking_uri is not None and not (directory / CONFIG_FILE).exists():
         run = mlflow_run(tracking_uri, str(place))
-        return _Side(run.name, None, run.params, run.metrics, Path())
+        return _Side(run.name, None, run.params, run.metrics, None)
     config = resolved_config(directory) if (directory / CONFIG_FILE).exists() else None
     if config is None:
         require_record(directory)
@@ -194,7 +194,10 @@ def _rows(values: Sequence[Mapping[str, Any]]) -> list[RunDifference]:
 
 def _measured(sides: Sequence[_Side]) -> tuple[list[RunDifference], int, str]:
     """Return metrics with errors, and the number of events; else why the runs did not predict the same ones."""
-    lacking = [side.label for side in sides if not side.predictions.is_file()]
+    if unplaced := [side.label for side in sides if side.predictions is None]:
+        return [], 0, f"only a database tells of {', '.join(unplaced)}; errors need the directories of the runs"
+    paths = [side.predictions for side in sides if side.predictions is not None]
+    lacking = [side.label for side, path in zip(sides, paths, strict=True) if not path.is_file()]
     if lacking:
         return [], 0, f"no {PREDICTIONS} of {', '.join(lacking)}, which a training writes at its end"
     # torch and uproot, which the rest does without
@@ -202,7 +205,7 @@ def _measured(sides: Sequence[_Side]) -> tuple[list[RunDifference], int, str]:
     from xectool.tasks.residuals import HEADLINE_METRICS
 
     with ExitStack() as stack:
-        files = [stack.enter_context(PredictionFile(side.predictions)) for side in sides]
+        files = [stack.enter_context(PredictionFile(path)) for path in paths]
         tasks = [name for name in files[0].tasks if name in HEADLINE_METRICS and all(name in f.tasks for f in files)]
         if not tasks:
             return [], 0, f"the files {PREDICTIONS} of the runs share no task that is measured event by event"

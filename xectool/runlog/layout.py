@@ -106,6 +106,10 @@ class Layout:
         return word < self.first_float or word >= self.first_float + len(self.floats) + len(self.values)
 
 
+class MissingWordError(Exception):
+    """A layout has no word for a value of a record."""
+
+
 class RowWriter:
     """Turns records into rows of one layout."""
 
@@ -125,7 +129,7 @@ class RowWriter:
         """Return the row of a record.
 
         Raises:
-            LookupError: The layout has no word for one of its values.
+            MissingWordError: The layout has no word for one of its values.
         """
         flags = 0
         for bit, flag in enumerate(self._flags(record)):
@@ -136,7 +140,7 @@ class RowWriter:
         if tuple(map(tuple, maps)) != self._names:  # nearly every step has all names, in the order of the layout
             for given, known in zip(maps, self._known, strict=True):
                 if given.keys() - known:
-                    raise LookupError(f"no word for {', '.join(sorted(given.keys() - known))}")
+                    raise MissingWordError(f"no word for {', '.join(sorted(given.keys() - known))}")
             places = [(given, name) for given, names in zip(maps, self._names, strict=True) for name in names]
             values = [given.get(name, math.nan) for given, name in places]
             masks = _mask_words([name in given for given, name in places], self.layout.num_masks)

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from xectool.runlog.layout import MAPS, Layout, RowWriter, StepBlock, checked_rows
+from xectool.runlog.layout import MAPS, Layout, MissingWordError, RowWriter, StepBlock, checked_rows
 from xectool.runlog.preallocate import create_preallocated
 from xectool.runlog.records import StepRecord
 
@@ -72,7 +72,7 @@ class Segment:
             raise SegmentFull
         try:
             row = self._writer.row(record, self.first + self.count)
-        except LookupError:
+        except MissingWordError:
             raise SegmentFull from None
         start = self._offset + self.count * self._row_bytes
         self._map[start : start + self._row_bytes] = row

@@ -94,7 +94,7 @@ class Trainer:
             DiskError: A checkpoint could not be written; the previous one is intact.
         """
         self.reporter.step, self.reporter.epoch = progress.step, progress.epoch
-        with self.stop, self.save_request, self.control:
+        with self.stop, self.save_request, self.control, self.flight:
             self.healer.begin(progress)
             self.guards.begin(progress)
             self.control.begin(progress)

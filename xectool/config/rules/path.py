@@ -154,7 +154,7 @@ class SensorPositionsExist(Rule[Start]):
         key, path = "model.sensor_positions_file", Path(spec).expanduser()
         if path.is_file() and os.access(path, os.R_OK):
             return
-        meant = _nearest_beside(path, Path.is_file)
+        meant = _nearest_beside(path, lambda other: other.is_file() and other.suffix == path.suffix)
         hint = f", did you mean '{meant.name}'?" if meant else ""
         problem = f"{key}: {'not readable: ' if path.is_file() else 'no such file '}{spec}{hint}"
         other = inline_yaml(str(meant) if meant else None)

@@ -12,11 +12,13 @@ from xectool.config.tasks import TaskConfig
 from xectool.config.truth_mends import nonfinite_truth_fix
 from xectool.data.events import EventSource
 from xectool.detector.constants import UNKNOWN_ABOVE
-from xectool.detector.truth_ranges import FAR_SIGMA, PLAUSIBLE_SIGMA, are_few, told_no_number
+from xectool.detector.truth_ranges import are_few, told_no_number
 from xectool.errors import ConfigError, DataUnusable
 from xectool.findings import Finding, Severity
 from xectool.models.heads import LOG_FLOOR
 
+PLAUSIBLE_SIGMA = 200.0  # the times of pile-up lie up to 100 widths of the peak away, and are no damage
+FAR_SIGMA = 20.0
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 
 

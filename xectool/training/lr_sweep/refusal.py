@@ -229,7 +229,7 @@ def _all_too_low(rows: Sequence[RateRow], config: str) -> Finding:
 
 def _no_decrease(rows: Sequence[RateRow], curves: Sequence[Curve], config: str, again: str) -> Finding:
     steps, is_ramp = len(curves[0].losses), _is_ramp(rows, curves)
-    rose = all(row.loss_decrease < 0 for row in rows)
+    rose = not any(row.loss_decrease >= 0 for row in rows)
     if rows[-1].lr < WIDE_RAMP[0]:  # no number of steps helps
         following = f"xectool lr-sweep {config} --range {WIDE_RAMP[0]:g}:{WIDE_RAMP[1]:g}"
     elif steps < FEW_STEPS:

@@ -61,16 +61,17 @@ def none_holds(sweep: Sweep, config: str) -> Finding:
 def cut_short(sweep: Sweep, config: str, seeds: int, final_steps: int) -> Finding:
     """Return that grid or final was interrupted, and the sweep that has them whole."""
     steps, done = len(sweep.curves[0].losses), len({curve.seed for curve in sweep.curves})
-    size = f"--steps {steps} --final-steps {final_steps} --seeds {seeds}"
-    problem = (
-        f"interrupted in the grid: {done} of {counted(seeds, 'seed')} done, which alone tell of no rate"
-        if sweep.interrupted
-        else f"interrupted in the final: {counted(steps, 'step')} a rate alone decide, of which the best rate is often "
-        "too high for a long run"
-    )
-    severity = Severity.ERROR if sweep.interrupted else Severity.WARNING
-    fix = f"xectool lr-sweep {config}{sweep.asked} {size}"
-    return Finding("XT-LR-UNSURE", severity, problem, where="--final-steps", fix=fix)
+    severity, where = Severity.WARNING, "--final-steps"
+    alone = f"{counted(steps, 'step')} a rate alone decide, of which the best rate is often too high for a long run"
+    if sweep.choice is not None and sweep.interrupted:
+        problem = f"interrupted before the final and the rates above {max(row.lr for row in sweep.rows):g}: {alone}"
+    elif sweep.choice is not None:
+        problem = f"interrupted in the final: {alone}"
+    else:
+        severity, where = Severity.ERROR, "--seeds"
+        problem = f"interrupted in the grid: {done} of {counted(seeds, 'seed')} done, which alone tell of no rate"
+    fix = f"xectool lr-sweep {config}{sweep.asked} --steps {steps} --final-steps {final_steps} --seeds {seeds}"
+    return Finding("XT-LR-UNSURE", severity, problem, where=where, fix=fix)
 
 
 def remarks(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from xectool.training.lr_sweep.choice import Choice, beyond, choose, rounded
 from xectool.training.lr_sweep.curves import Curve
@@ -30,7 +30,8 @@ class Sweep:
         choice: What the rule says, whether or not the curves can be used; None where it says nothing.
         final_curves: Those of the rates that ran on for more steps; empty without a final.
         final_rows: Their table.
-        interrupted: Whether Ctrl-C ended the grid: there are the seeds that were whole by then, and no choice.
+        interrupted: Whether Ctrl-C ended the grid: there are the seeds that were whole by then, and no choice unless
+            all of them were.
     """
 
     rates: tuple[float, ...]
@@ -75,7 +76,13 @@ def sweep_grid(
         curves = whole_seeds(curves, rates)
         if not curves:
             raise
-        return Sweep(tuple(rates), inputs, tuple(curves), grid_rows(curves), asked=asked, interrupted=True)
+        if len({curve.seed for curve in curves}) < seeds:
+            return Sweep(tuple(rates), inputs, tuple(curves), grid_rows(curves), asked=asked, interrupted=True)
+        return replace(_judged(rates, inputs, curves, asked), interrupted=True)
+    return _judged(rates, inputs, curves, asked)
+
+
+def _judged(rates: Sequence[float], inputs: InputFacts, curves: Sequence[Curve], asked: str) -> Sweep:
     rows = grid_rows(curves)
     usable = any(row.verdict != EXPLODES and row.loss_decrease > 0 for row in rows)
     choice = choose(rows, curves) if usable else None

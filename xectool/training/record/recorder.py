@@ -50,6 +50,8 @@ class StepTiming:
 class FlightRecorder:
     """Writes what the loop does into the run's record, and what it is doing into the status page.
 
+    Used as a context: at its end it says what is still to be said.
+
     Args:
         parts: What is trained.
         writer: The run's record.
@@ -67,6 +69,12 @@ class FlightRecorder:
         self._log_s = 0.0
         parts.stepper.on_phase = self.page.phase
 
+    def __enter__(self) -> FlightRecorder:
+        return self
+
+    def __exit__(self, *trace: object) -> None:
+        self._tell_moves(self._reach.look())  # what the last steps did to the weights
+
     def phase(self, name: str) -> None:
         """Say what the training thread does from now on."""
         self.page.phase(name)
@@ -76,8 +84,6 @@ class FlightRecorder:
         """Say what the training thread does inside the block; the time of a checkpoint goes to the next step."""
         began = time.perf_counter()
         self.page.phase(name)
-        if name == "checkpoint":  # after which a run may end
-            self._tell_moves(self._reach.look())
         try:
             yield
         finally:
@@ -123,8 +129,6 @@ class FlightRecorder:
         self._likeness.took(timing.lr)
         if self._moves < MAX_MOVES:
             self._tell_moves(self._reach.took(progress.step, timing.lr))
-            if not result.finite:  # weights may be why, and a run may end here
-                self._tell_moves(self._reach.look())
         if progress.step % WEIGHT_NORM_STEPS == 0:
             self._compare_weights(progress)
         self.page[Word.STEP] = progress.step
