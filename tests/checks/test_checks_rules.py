@@ -276,6 +276,20 @@ def test_07_what_is_no_number_is_counted_and_located(look: Any, rows: Rows, valu
     one("DAT-07", look(rows), "warning", kind, "entry 9", "event 9", "sensor 4300 face outer")
 
 
+def test_07_nan_that_marks_no_reading_is_no_damage(look: Any, rows: Rows) -> None:
+    """Dead channels as NaN are what some files have; the check stopped there and led no further."""
+    rows["npho"][:, [7, 900]] = np.nan
+    rows["relative_time"][:, ::50] = np.nan
+    marked = list(BY_CODE["DAT-07"].check(look(rows)))
+    assert [item.severity.value for item in marked] == ["info", "info"]
+    assert "branch 'npho'" in marked[0].problem
+    assert "marks 240 readings that are none with NaN" in marked[0].problem
+    rows["npho"][9, 4300] = np.nan
+    one("DAT-07", look(rows), "warning", "241 NaN")
+    rows["npho"][9, 4300] = np.inf
+    one("DAT-07", look(rows), "warning", "240 NaN, 1 +Inf")
+
+
 def test_07_mostly_invalid_readings(look: Any, rows: Rows) -> None:
     rows["npho"][:, :3000] = 1e10
     one("DAT-07", look(rows), "warning", "invalid")
@@ -567,14 +581,16 @@ def test_16_truth_that_is_no_number_constant_or_impossible(look: Any, load: Any,
         "DAT-16",
         look(rows),
         "warning",
-        "NaN or infinite in 1 of 120 events; training",
+        "NaN, infinite or beyond 1e10 in 1 of 120 events; training",
         "timeTruth entry 17",
         "event 17",
     )
     few = rows["timeTruth"].copy()
+    rows["timeTruth"][17] = 3e37  # `train` names it, and it was called "unknown (1e10)" here
+    one("DAT-16", look(rows), "warning", "beyond 1e10 in 1 of 120 events", "timeTruth entry 17", "e+37")
     for row, severity in ((20, "warning"), (25, "error")):  # five of 120 are no single damage
         rows["timeTruth"][[row, row + 1]] = np.inf, np.nan
-        one("DAT-16", look(rows), severity, "NaN or infinite in", "leaves the events out")
+        one("DAT-16", look(rows), severity, "NaN, infinite or beyond 1e10 in", "leaves the events out")
     rows["timeTruth"][:] = few
     rows["timeTruth"][17] = 0
     rows["uvwTruth"][3, 2] = 400.0

@@ -2100,7 +2100,7 @@ def test_many_truths_of_nan_are_a_mark_of_the_unknown(
     found = record(run)
     (cause,) = (cause for cause in (*found.causes, *found.notes) if cause.code == "XT-NAN-DATA")
     assert cause.severity is severity
-    assert f"energy is NaN or infinite in {count} of 200 events" in cause.problem
+    assert f"energy is NaN, infinite or beyond 1e10 in {count} of 200 events" in cause.problem
     assert "check-data a.root --config" in cause.fix
 
 

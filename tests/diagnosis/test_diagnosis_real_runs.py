@@ -142,8 +142,8 @@ def test_truths_that_are_no_numbers_are_named_and_are_the_root_of_nothing(
     codes = [cause.code for cause in found.causes if cause.severity is not Severity.INFO]
     assert codes[0] == "XT-NAN-DATA" if lr < 1 else codes[0] != "XT-NAN-DATA"
     (cause,) = (cause for cause in found.causes if cause.code == "XT-NAN-DATA")
-    assert "task energy is NaN or infinite in 2 of 40 events" in cause.problem
-    assert "task uvwFI is NaN or infinite in 1 of 40 events" in cause.problem
+    assert "task energy is NaN, infinite or beyond 1e10 in 2 of 40 events" in cause.problem
+    assert "task uvwFI is NaN, infinite or beyond 1e10 in 1 of 40 events" in cause.problem
     assert f"energy: first in entry 7 of {tmp_path}/t.root:tree" in cause.evidence
     assert f"uvwFI: first in entry 11 of {tmp_path}/t.root:tree" in cause.evidence
     assert not [other for other in found.causes if other.follows == "XT-NAN-DATA"]

@@ -107,7 +107,7 @@ def test_truth_that_is_no_number_is_told_before_the_first_step(
     config = tiny_config(data={"train_path": str(target)}, tasks=ENERGY)
     result = engine.train(config, max_steps=1, observer=observer)
     (found,) = [item for item in result.findings if item.code == "DAT-16"]
-    assert "task energy is NaN or infinite in 2 of 20 events" in found.problem
+    assert "task energy is NaN, infinite or beyond 1e10 in 2 of 20 events" in found.problem
     assert found.where == f"{target}:tree branch energyTruth entry 3"
     assert engine.check_data(str(target)).next == found.fix, "as check-data says it"
     subprocess.run(found.fix, shell=True, cwd=tmp_path, check=True)

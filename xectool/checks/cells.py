@@ -26,6 +26,8 @@ BLANK_RUN: Final = 128
 LARGEST_TIME_S: Final = 1e-5
 SMALLEST_ABS: Final = {"npho": 1e-12, "time": 1e-21}
 _MARKER_WIDTH: Final = 1e-3 * DEAD_VALUE
+_DEAD_EVENTS: Final = 0.9  # of all, in which a dead sensor has no reading
+_MARKED: Final = 0.01  # of all readings; damage is rarer
 _MARKER_LOW, _MARKER_HIGH = np.float32(DEAD_VALUE - _MARKER_WIDTH), np.float32(DEAD_VALUE + _MARKER_WIDTH)
 
 
@@ -65,6 +67,7 @@ class CellCounts:
         blank: Events with a run of zeros, though not of zeros alone.
         zero: Readings of the other events that are zero.
         first: The first few of each kind, by kind.
+        nan_of_sensor: How many of the NaN each sensor has, shape (S,).
     """
 
     channel: str
@@ -77,6 +80,14 @@ class CellCounts:
     blank: int = 0
     zero: int = 0
     first: dict[str, list[Cell]] = field(default_factory=dict)
+    nan_of_sensor: Array = field(default_factory=lambda: np.zeros(NUM_SENSORS, np.int64))
+
+    @property
+    def nan_marks_no_reading(self) -> bool:
+        """Whether NaN is what these files write for no reading: of dead sensors in all events, or of many readings."""
+        events, dead = self.total / NUM_SENSORS, self.nan_of_sensor > 0
+        is_dead = bool(dead.any()) and int(self.nan_of_sensor[dead].min()) >= _DEAD_EVENTS * events
+        return self.nonfinite == self.nan and (is_dead or self.nan > _MARKED * self.total)
 
     @property
     def nonfinite(self) -> int:
@@ -120,6 +131,7 @@ class CellCounts:
             "neginf": np.isneginf(odd),
             "impossible": np.isfinite(odd),
         }
+        self.nan_of_sensor += np.bincount(sensors[kinds["nan"]], minlength=NUM_SENSORS)
         for kind, hit in kinds.items():
             count = int(np.count_nonzero(hit))
             setattr(self, kind, getattr(self, kind) + count)

@@ -62,6 +62,10 @@ class DataFacts:
     is_on_gpu: bool = False
     num_validated: int | None = None
 
+    def place_of(self, where: str) -> tuple[str, str]:
+        """Return path and tree of a file of the sample, which a name without .root does not tell."""
+        return next((file.path, file.tree) for file in self.sample.files if file.where == where)
+
     def host_memory(self, config: RunConfig) -> dict[str, float]:
         """Return the terms of the host memory of a training on this sample."""
         return host_memory_bytes(config, NumEvents(self.sample.num_events, self.num_validated), self.is_on_gpu)

@@ -52,11 +52,6 @@ def enabled_tasks(facts: DataFacts) -> dict[str, TaskConfig]:
     return facts.config.tasks.enabled() if isinstance(facts.config, RegressorConfig) else {}
 
 
-def _place(facts: DataFacts, name: str) -> tuple[str, str]:
-    """Return path and tree of a file of the sample, which a name without .root does not tell."""
-    return next((file.path, file.tree) for file in facts.sample.files if file.where == name)
-
-
 class _Gaps(NamedTuple):
     """Distances of a truth from the median: of one event, of the others far away, of the rest."""
 
@@ -81,7 +76,7 @@ class TruthIsSound(Rule[DataFacts]):
                 told = told_no_number(task, scan.nonfinite, total)
                 problem = f"{told}; training warns, and leaves the events out of the task's loss"
                 place = event_place(scan.first[0], scan.branch)
-                fix = nonfinite_truth_fix(*_place(facts, scan.first[0].path), scan.branch)
+                fix = nonfinite_truth_fix(*facts.place_of(scan.first[0].path), scan.branch)
                 severity = Severity.WARNING if are_few(scan.nonfinite, total) else Severity.ERROR
                 yield Finding(self.code, severity, problem, place, shown, fix)
             if scan.unknown:
@@ -104,8 +99,8 @@ class TruthIsSound(Rule[DataFacts]):
 
     def _values(self, facts: DataFacts, task: str, scan: TargetScan, where: str) -> Iterator[Finding]:
         rows = scan.kept.rows
-        files = [_place(facts, path) for path, _, _ in scan.file_means]
-        odd = [FileUnit(*_place(facts, file.path), file.unit, file.size) for file in scan.odd_units]
+        files = [facts.place_of(path) for path, _, _ in scan.file_means]
+        odd = [FileUnit(*facts.place_of(file.path), file.unit, file.size) for file in scan.odd_units]
         units = UnitsOfTruth(task, scan.branch, files, odd, other_unit(task, rows), typical_size(rows))
         if units.seen:
             yield units.finding()
@@ -163,7 +158,7 @@ class TruthIsSound(Rule[DataFacts]):
         unit = RANGES[task].unit
         if outside or sigmas > _ABSURD:
             reason = "outside of what is possible" if outside else f"{sigmas:.3g} sigma from the rest"
-            place = (*_place(facts, cell.path), scan.branch)
+            place = (*facts.place_of(cell.path), scan.branch)
             if outside:
                 ends = (RANGES[task].low, RANGES[task].high)
                 fix = impossible_truth_fix(*place, ends, len(facts.sample.files))

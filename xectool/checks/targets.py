@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from xectool.checks.cells import KEPT_CELLS, Cell, Place
 from xectool.config.tasks import TaskConfig
-from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.detector.constants import LARGEST_LEGAL, UNKNOWN_ABOVE
 from xectool.detector.truth_ranges import NEVER_ZERO, other_unit, typical_size
 
 Array = npt.NDArray[Any]
@@ -40,7 +40,7 @@ class TargetScan:
         width: Components.
         known: Events whose truth is known.
         unknown: Events that carry the marker 1e10.
-        nonfinite: Events of which a number is NaN or infinite.
+        nonfinite: Events of which a number is NaN, infinite or beyond 1e10.
         first: The first of those numbers; the sensor is the component.
         lowest: Smallest of each component, with its place.
         highest: Largest of each component, with its place.
@@ -71,7 +71,7 @@ class TargetScan:
 
     def add(self, values: Array, place: Place) -> None:
         """Add the truth of a block, shape (B, D)."""
-        finite = np.isfinite(values)
+        finite = np.abs(values) <= LARGEST_LEGAL  # NaN compares false
         bad = np.flatnonzero(~finite.all(axis=1))
         self.nonfinite += len(bad)
         for row in bad[: KEPT_CELLS - len(self.first)]:

@@ -16,9 +16,10 @@ from xectool.checks.sample import Sample
 from xectool.checks.sensor_rules import SensorsAreAlive
 from xectool.checks.spread import LARGEST_STD, SMALLEST_STD, NormalizedRow
 from xectool.config.input_limits import LARGEST_ABS
+from xectool.config.truth_mends import unit_fix
 from xectool.detector import faces
 from xectool.detector.constants import NUM_SENSORS
-from xectool.detector.truth_ranges import likely_unit
+from xectool.detector.truth_ranges import RANGES, likely_unit
 from xectool.findings import Finding, Severity
 from xectool.rules import Rule
 
@@ -57,6 +58,10 @@ class ReadingsAreNumbers(Rule[DataFacts]):
         if not counts.nonfinite:
             return
         first = [cell for kind in ("nan", "posinf", "neginf") for cell in counts.first.get(kind, [])]
+        if counts.nan_marks_no_reading:
+            problem = f"branch '{branch}' of '{first[0].path}' marks {counts.nan} readings that are none with NaN"
+            yield self.info(sensor_place(first[0], branch), f"{problem}; the network sees the sentinel in their place")
+            return
         yield Finding(
             self.code,
             Severity.WARNING,
@@ -170,11 +175,15 @@ class NormalizedTimesFit(Rule[DataFacts]):
             impossible, total = sum(item.impossible for item in odd), sum(item.total for item in odd)
             many = f"; {len(odd)} of {len(counts)} files" if len(counts) > 1 else ""
             unit = likely_unit("timing", float(np.median([abs(c.value) for o in odd for c in o.first["impossible"]])))
+            again = "make the file again with times in seconds"
+            if factor := dict(RANGES["timing"].others).get(unit):
+                path, tree = facts.place_of(first[0].path)
+                again = unit_fix(path, tree, data.time_branch, factor, "s") + ("; the same for others" if many else "")
             found = self.error(
                 sensor_place(first[0], data.time_branch),
                 f"{impossible} of {total} times are larger than any event lasts ({abs(first[0].value):.3g} s): they "
                 f"look like another unit than seconds{f': {unit}' if unit else ''}{many}",
-                "make the file again with times in seconds",
+                again,
             )
             shown = tuple(f"{sensor_place(cell, data.time_branch)}: {cell.value:g}" for cell in first[:_SHOWN])
             yield replace(found, evidence=shown)

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 BAR = 40
 COLUMNS = ("lr", "first", "last", "decrease", "+-", "norm", "max norm", "bad", "verdict")
 HOW_OF_FINAL = (
-    "the middle of the rates that did as well in the longer run, so it may lie between two that were tried; the first "
-    "table only chose which ran on: what is best in few steps is often another rate"
+    "the middle of the rates within one error of the best of the longer run, so it may be one of them or lie between "
+    "two; those within two errors may be as good. The first table only chose which ran on: what is best in few steps "
+    "is often another rate"
 )
 HOW_OF_GRID = "the centre of the rates that did about as well, so it may lie between two that were tried"
 """The whole rule is in ``--json``."""

@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Final, NamedTuple
 
 from xectool.config.inputs import input_name, split_tree
-from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.detector.constants import LARGEST_LEGAL, UNKNOWN_ABOVE
 from xectool.detector.truth_ranges import RANGES
 from xectool.errors import counted, in_shell
 from xectool.findings import Finding, Severity
@@ -121,13 +121,26 @@ class UnitsOfTruth(NamedTuple):
         factor = dict(RANGES[self.task].others).get(first.unit)
         if factor is None:
             return words
-        scaled = f"np.where(np.abs(truth) < {UNKNOWN_ABOVE:g}, truth * {factor!r}, truth)"
-        return f"{_write_again(first.path, first.tree, self.branch, scaled, right)}; or {words}"
+        return f"{unit_fix(first.path, first.tree, self.branch, factor, right)}; or {words}"
+
+
+def unit_fix(path: str, tree: str, branch: str, factor: float, unit: str) -> str:
+    """Return the command that writes a file with one branch in another unit; what is not known stays so.
+
+    Args:
+        path: File.
+        tree: Its tree.
+        branch: The branch.
+        factor: What it is multiplied with.
+        unit: Unit that it has then.
+    """
+    scaled = f"np.where(np.abs(truth) < {UNKNOWN_ABOVE:g}, truth * {factor!r}, truth)"
+    return _write_again(path, tree, branch, scaled, unit)
 
 
 def nonfinite_truth_fix(path: str, tree: str, branch: str) -> str:
     """Return the command that writes a file with 1e10, "not known", where the truth is no number."""
-    line = _write_again(path, tree, branch, "np.where(np.isfinite(truth), truth, 1e10)", "whole")
+    line = _write_again(path, tree, branch, f"np.where(np.abs(truth) <= {LARGEST_LEGAL:g}, truth, 1e10)", "whole")
     return f'{line}; 1e10 is "not known"; or leave these events out'
 
 

@@ -90,13 +90,13 @@ def never_filled(task: str, rows: Array) -> npt.NDArray[np.bool_]:
 
 
 def no_number(task: str, rows: Array) -> npt.NDArray[np.bool_]:
-    """Return which events have a truth that is NaN or infinite, shape (n,), whatever the task."""
-    return np.asarray(~np.isfinite(rows).all(axis=1))
+    """Return which events have a truth that is NaN, infinite or beyond 1e10, the mark of what is not known, (n,)."""
+    return np.asarray(~(np.abs(rows) <= c.LARGEST_LEGAL).all(axis=1))
 
 
 def told_no_number(task: str, count: int, num_events: int) -> str:
     """Return how many events of a task have the truth of `no_number`, in words."""
-    return f"the truth of task {task} is NaN or infinite in {count} of {counted(num_events, 'event')}"
+    return f"the truth of task {task} is NaN, infinite or beyond 1e10 in {count} of {counted(num_events, 'event')}"
 
 
 def told_never_filled(task: str, count: int, num_events: int) -> str:

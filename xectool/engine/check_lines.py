@@ -192,12 +192,15 @@ def _is_line(fix: str) -> bool:
     >>> prose = ("a --set k=PATH", "a, b")
     >>> [_is_line(f"xectool check-data {rest}") for rest in ("a --set k=E   # or so, or not", *prose)]
     [True, False, False]
+    >>> _is_line("/venv/bin/python3 -c 'import sys; a, b = sys.argv[1:]' x.root y.root   # what else it needs")
+    True
     """
     try:
         words = shlex.split(fix, comments=True)
     except ValueError:
         return False
-    return words[:1] in (["xectool"], ["python"]) and not any(_NO_LINE.search(word) for word in words)
+    program = Path(words[0]).name if words else ""
+    return (program == "xectool" or program.startswith("python")) and not any(_NO_LINE.search(word) for word in words)
 
 
 def _file_of(name: str) -> Place:

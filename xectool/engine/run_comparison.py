@@ -13,7 +13,7 @@ import numpy as np
 
 from xectool.config.serialize import dotted_values
 from xectool.engine.mlflow_runs import mlflow_run
-from xectool.engine.run_comparability import errors_missing, losses_differ
+from xectool.engine.run_comparability import errors_missing, is_same, losses_differ
 from xectool.engine.run_files import CONFIG_FILE, best_epoch, resolved_config
 from xectool.errors import MisnamedRun
 from xectool.runlog.metrics import with_unit
@@ -141,7 +141,9 @@ def _differences(sides: Sequence[_Side]) -> tuple[RunDifference, ...]:
     """Return the settings in which runs differ."""
     flat = any(side.config is None for side in sides)
     settings = [side.params if flat else dotted_values(side.config or {}) for side in sides]
-    differing = (item for item in _rows(settings) if any(item.absent) or any(v != item.first for v in item.values))
+    differing = (
+        item for item in _rows(settings) if any(item.absent) or not all(is_same(item.first, v) for v in item.values)
+    )
     # Only a trainer knows some parameters, and each version logs others.
     return tuple(item for item in differing if not (flat and any(item.absent)))
 

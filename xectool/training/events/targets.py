@@ -12,7 +12,7 @@ from xectool.config.tasks import TaskConfig
 from xectool.config.truth_mends import nonfinite_truth_fix
 from xectool.data.events import EventSource
 from xectool.detector.constants import UNKNOWN_ABOVE
-from xectool.detector.truth_ranges import are_few, told_no_number
+from xectool.detector.truth_ranges import are_few, no_number, told_no_number
 from xectool.errors import ConfigError, DataUnusable
 from xectool.findings import Finding, Severity
 from xectool.models.heads import LOG_FLOOR
@@ -116,7 +116,7 @@ def odd_truth(source: EventSource) -> Iterator[Finding]:
     for name, branch in source.branches.truth.items():
         count, first, fix = 0, "", ""
         for index, file in enumerate(source.files):
-            rows = np.flatnonzero(~np.isfinite(source.truth(index, name)).all(axis=1))
+            rows = np.flatnonzero(no_number(name, source.truth(index, name)))
             if len(rows) and not count:
                 entry = int(rows[0]) if file.selected is None else int(file.selected[rows[0]])
                 first = f"{file.name} branch {branch} entry {entry}"
