@@ -28,6 +28,7 @@ SMALLEST_ABS: Final = {"npho": 1e-12, "time": 1e-21}
 _MARKER_WIDTH: Final = 1e-3 * DEAD_VALUE
 _DEAD_EVENTS: Final = 0.9  # of all, in which a dead sensor has no reading
 _MARKED: Final = 0.01  # of all readings; damage is rarer
+_MOST_SENSORS: Final = 0.5  # of all, which damage does not reach
 _MARKER_LOW, _MARKER_HIGH = np.float32(DEAD_VALUE - _MARKER_WIDTH), np.float32(DEAD_VALUE + _MARKER_WIDTH)
 
 
@@ -84,10 +85,11 @@ class CellCounts:
 
     @property
     def nan_marks_no_reading(self) -> bool:
-        """Whether NaN is what these files write for no reading: of dead sensors in all events, or of many readings."""
-        events, dead = self.total / NUM_SENSORS, self.nan_of_sensor > 0
-        is_dead = bool(dead.any()) and int(self.nan_of_sensor[dead].min()) >= _DEAD_EVENTS * events
-        return self.nonfinite == self.nan and (is_dead or self.nan > _MARKED * self.total)
+        """Whether NaN is what this file writes for no reading: of dead sensors, or for times that were not measured."""
+        events, has_nan = self.total / NUM_SENSORS, self.nan_of_sensor > 0
+        are_dead = bool(has_nan.any()) and int(self.nan_of_sensor[has_nan].min()) >= _DEAD_EVENTS * events
+        are_untimed = self.channel == "time" and has_nan.mean() > _MOST_SENSORS and self.nan > _MARKED * self.total
+        return self.nonfinite == self.nan and (are_dead or bool(are_untimed))
 
     @property
     def nonfinite(self) -> int:
