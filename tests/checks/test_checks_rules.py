@@ -944,10 +944,14 @@ def test_one_file_in_another_order_or_with_silent_sensors_among_good_ones_is_nam
 
 def test_one_file_of_times_in_another_unit_among_thousands_is_named(good: Path, look: Any) -> None:
     facts = look(good)
-    bad = CellCounts("time", 10**5, impossible=10**5, first={"impossible": [Cell("bad.root", 4, 1, 2, 3, 5.0)]})
+    name = facts.sample.files[0].where
+    bad = CellCounts("time", 10**5, impossible=10**5, first={"impossible": [Cell(name, 4, 1, 2, 3, 5.0)]})
     facts.sample.counts = {f"{n}": (CellCounts("npho"), CellCounts("time", 10**6)) for n in range(2000)}
-    facts.sample.counts["bad.root"] = CellCounts("npho"), bad
-    one("DAT-10", facts, "error", "100000 of 100000 times", "bad.root branch relative_time entry 4", "1 of 2001 files")
+    facts.sample.counts[name] = CellCounts("npho"), bad
+    told = "100000 of 100000 times", f"{name} branch relative_time entry 4", "1 of 2001 files"
+    found = one("DAT-10", facts, "error", *told, "good_s.root")
+    assert "truth * 1e-09" in found.fix
+    assert found.fix.endswith("; the same for others")
 
 
 @pytest.mark.parametrize(("dark", "severity"), [(30, "warning"), (None, "error")])
