@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 from xectool.config.adam import ADAM_REACH
 from xectool.training.optimization.optim import build_optimizer
+from xectool.training.record.recorder import FlightRecorder
 from xectool.training.symptoms.weight_reach import LOOK_EVERY, Move, WeightReach
 
 MATRICES = ["0.weight", "3.weight"]
@@ -154,3 +156,17 @@ def test_steps_that_are_compared_together_are_told_apart() -> None:
     told += training.reach.look()
     assert told == [Move(LOOK_EVERY - 4, MATRICES), Move(LOOK_EVERY + 3, MATRICES)]
     assert training.reach.look() == []
+
+
+def test_a_device_that_has_failed_keeps_its_own_error() -> None:
+    """The last look asks the device as a run ends, also of one that ends because the device does."""
+
+    def look() -> list[Move]:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    flight = FlightRecorder.__new__(FlightRecorder)
+    flight._reach = SimpleNamespace(look=look)  # type: ignore[assignment]
+    with pytest.raises(OSError, match="the first"), flight:
+        raise OSError("the first")
+    with pytest.raises(RuntimeError, match="launch failure"), flight:
+        pass

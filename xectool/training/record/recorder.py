@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -72,8 +72,10 @@ class FlightRecorder:
     def __enter__(self) -> FlightRecorder:
         return self
 
-    def __exit__(self, *trace: object) -> None:
-        self._tell_moves(self._reach.look())  # what the last steps did to the weights
+    def __exit__(self, kind: type[BaseException] | None, *trace: object) -> None:
+        # What the last steps did to the weights. A device that has failed cannot be asked, which must not hide why.
+        with nullcontext() if kind is None else suppress(RuntimeError):
+            self._tell_moves(self._reach.look())
 
     def phase(self, name: str) -> None:
         """Say what the training thread does from now on."""
