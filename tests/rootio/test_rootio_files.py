@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from xectool.diagnosis.evidence.files import train_files
 from xectool.errors import DataFileError, MisnamedInput
 from xectool.rootio.files import open_tree
 from xectool.rootio.reader import EventFile
+from xectool.rootio.source import RemoteSource
 
 
 @pytest.fixture
@@ -378,13 +380,20 @@ class _RangeHandler(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def server(tmp_path):
-    handler = functools.partial(_RangeHandler, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
+@contextmanager
+def _serving(handler, directory):
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(handler, directory=str(directory))
+    ) as httpd:
         threading.Thread(target=httpd.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{httpd.server_port}"
         httpd.shutdown()
+
+
+@pytest.fixture
+def server(tmp_path):
+    with _serving(_RangeHandler, tmp_path) as url:
+        yield url
 
 
 @pytest.mark.parametrize("format", ["ttree", "rntuple"])
@@ -392,6 +401,30 @@ def test_a_file_on_a_web_server_is_read(tmp_path, rows, write_rows, server, form
     write_rows(tmp_path / "a.root", rows, format=format)
     with EventFile(f"{server}/a.root") as file:
         assert (file.read_column("npho") == rows["npho"]).all()
+
+
+class _CountingHandler(_RangeHandler):
+    served = 0
+
+    def do_GET(self):
+        type(self).served += 1
+        super().do_GET()
+
+
+@pytest.mark.parametrize("bulk_bytes", [1 << 22, pytest.param(1, id="control: each by itself")])
+def test_small_baskets_on_a_web_server_come_in_few_requests(tmp_path, monkeypatch, bulk_bytes):
+    values = np.random.default_rng(1).poisson(3.0, (100, 4760)).astype(np.float32)
+    with uproot.recreate(tmp_path / "a.root", compression=uproot.ZLIB(1)) as file:
+        tree = file.mktree("tree", {"npho": np.dtype((np.float32, (4760,))), "run": "int32"})
+        for number, row in enumerate(values):  # as ROOT begins a file: one event a basket
+            tree.extend({"npho": row[None], "run": np.array([number], np.int32)})
+    monkeypatch.setattr(RemoteSource, "bulk_bytes", bulk_bytes)
+    counting = type("Counting", (_CountingHandler,), {})
+    with _serving(counting, tmp_path) as url, EventFile(f"{url}/a.root") as file:
+        before = counting.served
+        assert (file.read_column("npho") == values).all()
+    assert (counting.served - before >= 100) == (bulk_bytes == 1)
+    assert bulk_bytes == 1 or counting.served - before <= 8
 
 
 def test_a_url_that_is_not_there_is_named(tmp_path, server):
@@ -423,11 +456,8 @@ class _BrokenHandler(_RangeHandler):
 def test_a_server_that_fails_at_any_request_is_named(tmp_path, rows, write_rows, answer, sound):
     write_rows(tmp_path / "a.root", rows)
     broken = type("Broken", (_BrokenHandler,), {"sound": sound, "answer": answer})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(broken, directory=str(tmp_path))) as httpd:
-        threading.Thread(target=httpd.serve_forever, daemon=True).start()
-        with pytest.raises(DataFileError), EventFile(f"http://127.0.0.1:{httpd.server_port}/a.root") as file:
-            file.read_column("npho")
-        httpd.shutdown()
+    with _serving(broken, tmp_path) as url, pytest.raises(DataFileError), EventFile(f"{url}/a.root") as file:
+        file.read_column("npho")
     assert broken.served > sound
 
 

@@ -30,6 +30,7 @@ from xectool.rootio.columns import WrongLengthError
 from xectool.rootio.inflate import inflate_range
 from xectool.rootio.reader import EventFile
 from xectool.rootio.schema import ExpectedBranch, check_schema
+from xectool.rootio.source import LocalSource
 from xectool.rootio.writer import TreeWriter
 
 COMPRESSIONS = {
@@ -357,6 +358,40 @@ def test_entries_are_never_left_out_where_those_of_baskets_are_damaged(tmp_path_
         assert "damaged" in str(error)  # noqa: PT017  sound entries before the damage may be read
     else:
         assert (out >= 0).all()
+
+
+def _single_events(path, values):
+    with uproot.recreate(path, compression=uproot.ZLIB(1)) as file:
+        tree = file.mktree("tree", {name: np.dtype((np.float32, (values.shape[1],))) for name in ("npho", "time")})
+        for row in values:
+            tree.extend({"npho": row[None], "time": -row[None]})
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["as they come", "backwards"])
+def test_small_baskets_are_read_together_wherever_they_lie(tmp_path, order, monkeypatch):
+    values = np.random.default_rng(2).normal(size=(300, 960)).astype(np.float32)
+    _single_events(tmp_path / "a.root", values)
+    reads = []
+    read = LocalSource.read
+    monkeypatch.setattr(LocalSource, "read", lambda self, *place: reads.append(place) or read(self, *place))
+    with EventFile(tmp_path / "a.root") as file:
+        column = file.column("npho")
+        column._seeks, column._sizes = column._seeks[::order], column._sizes[::order]
+        assert (file.read_column("npho", 7, 290) == values[::order][7:290]).all()
+        assert (len(reads) < 60) == (order == 1)
+        assert all(size <= LocalSource.bulk_bytes for _, size in reads)
+        assert (file.read_column("time") == -values).all()
+
+
+def test_of_baskets_read_together_the_one_that_is_cut_off_is_named(tmp_path):
+    values = np.random.default_rng(2).normal(size=(60, 960)).astype(np.float32)
+    _single_events(tmp_path / "a.root", values)
+    with EventFile(tmp_path / "a.root") as file:
+        end = int(file.column("npho")._seeks[41]) + 100
+        os.truncate(tmp_path / "a.root", end)  # while it is open: as a disk that is full, or a copy that goes on
+        with pytest.raises(DataFileError, match=r"entries 41 to 42 "):
+            file.read_column("npho")
+        assert (file.read_column("npho", 0, 41) == values[:41]).all()
 
 
 def test_several_threads_read_one_file(tmp_path, rows, write_rows):

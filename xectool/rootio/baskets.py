@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from xectool.rootio.bulk import NearbyBaskets
 from xectool.rootio.columns import READ_ERRORS, Array, Column, DamagedRangeError, check_lengths
 from xectool.rootio.inflate import BLOCK_BYTES, HEADER_BYTES, MOST_GROWTH, inflate_range, packed_bytes
 from xectool.rootio.source import ByteSource
@@ -74,6 +75,8 @@ class BasketColumn:
         """
         basket = int(np.searchsorted(self._offsets, start, side="right")) - 1
         edges = self._offsets[basket : int(np.searchsorted(self._offsets, stop)) + 1].tolist()
+        these = slice(basket, basket + len(edges) - 1)
+        nearby = NearbyBaskets(self._source, self._seeks[these].tolist(), self._sizes[these].tolist(), basket)
         numbers, done = out.reshape(-1), 0
         with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which counts as invalid
             for number, (first, end) in enumerate(itertools.pairwise(edges), basket):
@@ -82,25 +85,27 @@ class BasketColumn:
                 if count <= 0:
                     continue
                 try:
-                    self._read_basket(number, begin - first, end - first, numbers[done : done + count])
+                    self._read_basket(nearby, number, (begin - first, end - first), numbers[done : done + count])
                 except READ_ERRORS as error:
                     raise DamagedRangeError(first, end, f"{type(error).__name__}: {error}") from error
                 done += count
         if done != len(numbers):
             raise DamagedRangeError(start, stop, "no baskets follow on each other over these entries")
 
-    def _read_basket(self, basket: int, first: int, num_entries: int, out: Array) -> None:
-        """Fill ``out``, the numbers of its entries in a row, with a basket's entries from its entry ``first`` on."""
-        begin = first * self._entry_bytes
+    def _read_basket(self, nearby: NearbyBaskets, basket: int, entries: tuple[int, int], out: Array) -> None:
+        """Fill ``out``, numbers of entries in a row, with a basket's from its entry ``entries[0]`` of ``[1]`` on."""
+        begin, num_bytes = entries[0] * self._entry_bytes, entries[1] * self._entry_bytes
         wanted = begin, begin + len(out) * self._stored.itemsize
         if basket >= len(self._seeks):
             data = memoryview(self._branch.basket(basket).data)[slice(*wanted)]
         else:
-            data = self._free_basket(basket, wanted, num_entries * self._entry_bytes, out)
+            data = self._free_basket(nearby, basket, wanted, num_bytes, out)
         # Of one dimension, for numpy then swaps the bytes of what lies in its place without a copy.
         out[:] = np.frombuffer(data, self._stored, len(out))
 
-    def _free_basket(self, basket: int, wanted: tuple[int, int], num_bytes: int, out: Array) -> Any:
+    def _free_basket(
+        self, nearby: NearbyBaskets, basket: int, wanted: tuple[int, int], num_bytes: int, out: Array
+    ) -> Any:
         """Return the bytes ``[begin, end)`` of a basket's entries, in ``out`` or where `inflate_range` has them."""
         begin, end = wanted
         seek, size = int(self._seeks[basket]), int(self._sizes[basket])
@@ -109,9 +114,9 @@ class BasketColumn:
             if basket not in self._large:
                 self._large[basket] = timed(READ, _LargeBasket, self._source, seek, size, num_bytes)
             return self._large[basket].read(begin, end, room)
-        raw = timed(READ, self._source.read, seek, size)
+        raw = nearby.read(basket)
         key_bytes, object_bytes = _basket_key(raw, seek, size, num_bytes)
-        body = memoryview(raw)[key_bytes:]
+        body = raw[key_bytes:]
         if size - key_bytes == object_bytes:
             return body[begin:end]
         return timed(DECOMPRESS, inflate_range, body, begin, end, out=room)
@@ -154,7 +159,7 @@ class _LargeBasket:
         return timed(DECOMPRESS, inflate_range, data, begin - skipped, end - skipped, out=room)
 
 
-def _basket_key(raw: bytes, seek: int, size: int, num_bytes: int) -> tuple[int, int]:
+def _basket_key(raw: bytes | memoryview, seek: int, size: int, num_bytes: int) -> tuple[int, int]:
     """Return the bytes of a basket's header and those of its content, uncompressed.
 
     Raises:
