@@ -7,8 +7,8 @@ from contextlib import suppress
 from xectool.rootio.source import ByteSource
 from xectool.rootio.stages import READ, timed
 
-# Between the baskets of a branch lie those of the others; beyond so many bytes for each wanted one they are not read.
-_MOST_BETWEEN = 4
+# Between two baskets of a branch lie those of the others: read along where they are this share of what one read gets.
+_BETWEEN = 1 / 16
 
 
 class NearbyBaskets:
@@ -52,12 +52,12 @@ class NearbyBaskets:
         return memoryview(timed(READ, self._source.read, start, size))
 
     def _end(self, number: int) -> int:
-        start, wanted = self._seeks[number], self._sizes[number]
-        end = start + wanted
+        start = self._seeks[number]
+        end = start + self._sizes[number]
         for later in range(number + 1, len(self._seeks)):
             seek, size = self._seeks[later], self._sizes[later]
-            wanted += size
-            if seek < end or seek + size - start > min(self._source.bulk_bytes, _MOST_BETWEEN * wanted):
+            near = 0 <= seek - end <= _BETWEEN * self._source.bulk_bytes
+            if not near or seek + size - start > self._source.bulk_bytes:
                 break
             end = seek + size
         return end
