@@ -204,6 +204,12 @@ def test_a_checkpoint_has_the_size_that_was_estimated(kind: str, tiny_config: Pa
     assert checkpoint_bytes_of(EmptyNetwork.build(loaded).model, loaded) == estimated  # that of check-data and train
 
 
+@pytest.mark.parametrize("kind", ["regressor", "mae", "inpainter"])
+def test_without_a_configuration_a_kind_may_be_asked_for(kind) -> None:
+    asked = estimating._loaded(None, [f"kind={kind}", "model.encoder_dim=64"])
+    assert (asked.kind, asked.model.encoder_dim, asked.data.batch_size) == (kind, 64, 16)
+
+
 def test_default_is_the_quickstarts_network() -> None:
     example = yaml.safe_load(QUICKSTART.read_text())
     ours = config_from_dict(dict(estimating.QUICKSTART), "default")

@@ -38,6 +38,7 @@ QUICKSTART: Final[Mapping[str, Any]] = {
     "training": {"epochs": 8, "warmup_epochs": 0, "ema_decay": 0.99, "channel_dropout_rate": 0.0},
 }  # fmt: skip
 """What is estimated without a configuration: the quickstart's network (examples/quickstart.yaml)."""
+_OF_REGRESSORS: Final = ("hidden_dim", "head_dropout")
 _SAME_CARD: Final = 0.02
 
 
@@ -135,9 +136,18 @@ def _loaded(config: str | Path | None, overrides: Sequence[str]) -> RunConfig:
         loaded = load_config(config, overrides)
         return loaded.require(network_rules(loaded.config)).config
     with tempfile.NamedTemporaryFile("w", suffix=".yaml", prefix="quickstart-", encoding="utf-8") as file:
-        yaml.safe_dump(dict(QUICKSTART), file)
+        yaml.safe_dump(_quickstart(overrides), file)
         file.flush()
         return load_config(file.name, overrides).config
+
+
+def _quickstart(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the quickstart's network, or one of its size of the kind that the overrides ask for."""
+    kinds = [override.partition("=")[2] for override in overrides if override.startswith("kind=")]
+    if not kinds or kinds[-1] == QUICKSTART["kind"]:
+        return dict(QUICKSTART)
+    model = {key: value for key, value in QUICKSTART["model"].items() if key not in _OF_REGRESSORS}
+    return {key: QUICKSTART[key] for key in ("data", "training")} | {"kind": kinds[-1], "model": model}
 
 
 def _device(config: RunConfig, gpu: str | None, host_bytes: int) -> tuple[Device, str]:
