@@ -5,20 +5,30 @@ from __future__ import annotations
 import lzma
 from pathlib import Path
 
+import numpy as np
 import pytest
+import uproot
 from xectool import engine
+from xectool.errors import UsageError
 
 FILES = {
     "mae": "mae_small_checkpoint_best_stripped.pth",
     "regressor": "reg_small_checkpoint_best.pth.xz",
 }
 ASSUMED = {
-    "mae": ("training.loss_fn: smooth_l1", "training.loss_beta: 1.0"),
+    "mae": ("training: loss_fn smooth_l1, loss_beta 1.0, npho_weight 1.0", "training.time: weight 1.0"),
     "regressor": (
-        "tasks.angle: loss_fn smooth_l1, loss_beta 1, weight 1, log_transform false",
-        "tasks.energy: loss_fn gaussian_nll, loss_beta 1, weight 1, log_transform false",
+        "tasks.angle: loss_fn smooth_l1, loss_beta 1.0, weight 1.0",
+        "tasks.energy: log_transform false, loss_beta 1.0, weight 1.0",
     ),
 }
+
+
+def older(kind: str, reference_dir: Path, tmp_path: Path) -> Path:
+    file = reference_dir / "checkpoints" / FILES[kind]
+    source = tmp_path / "older.pth"
+    source.write_bytes(lzma.decompress(file.read_bytes()) if file.suffix == ".xz" else file.read_bytes())
+    return source
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -26,12 +36,38 @@ def test_predict_says_which_losses_it_assumes_of_the_older_system(
     kind: str, reference_dir: Path, tmp_path: Path
 ) -> None:
     """val/loss was printed without a word, while an assumed threshold was told."""
-    file = reference_dir / "checkpoints" / FILES[kind]
-    source = tmp_path / "older.pth"
-    source.write_bytes(lzma.decompress(file.read_bytes()) if file.suffix == ".xz" else file.read_bytes())
-    data = [str(reference_dir / "data/synth_tiny.root")]
+    source, data = older(kind, reference_dir, tmp_path), [str(reference_dir / "data/synth_tiny.root")]
     result = engine.predict(source, data, output=tmp_path / "p.root", max_events=4)
     assert "val/loss" in result.metrics
     (note,) = [found for found in result.findings if "losses" in found.problem]
     assert (note.code, note.severity.value, note.where) == ("XT-CKPT-ASSUMED", "info", str(source))
     assert set(ASSUMED[kind]) <= set(note.evidence)
+
+
+def test_predict_is_told_what_the_older_system_does_not_store(reference_dir: Path, tmp_path: Path) -> None:
+    """A target that was learnt as its logarithm was predicted as if it were none, and could not be told."""
+    source, data = older("regressor", reference_dir, tmp_path), [str(reference_dir / "data/synth_tiny.root")]
+    told = ("tasks.energy.log_transform=true", "tasks.timing.loss_fn=l1")
+    plain = engine.predict(source, data, output=tmp_path / "a.root", max_events=4)
+    result = engine.predict(source, data, output=tmp_path / "b.root", max_events=4, names=told)
+    before, after = (
+        uproot.open(tmp_path / name)["tree/pred_energy"].array(library="np") for name in ("a.root", "b.root")
+    )
+    np.testing.assert_allclose(after, np.exp(before), rtol=1e-5)
+    (said,), (left,) = ([item for item in of.findings if "losses" in item.problem] for of in (plain, result))
+    assert "--set tasks.energy.log_transform=VALUE" in said.fix
+    assert "tasks.energy: loss_beta 1.0, weight 1.0" in left.evidence
+    compared = engine.compare(source, data, variants=("raw", "neighbour"), max_events=4, names=told)
+    assert compared.events == 4
+
+
+def test_predict_keeps_what_the_file_of_the_older_system_tells(reference_dir: Path, tmp_path: Path) -> None:
+    source, data = older("regressor", reference_dir, tmp_path), [str(reference_dir / "data/synth_tiny.root")]
+    for setting in ("tasks.energy.loss_fn=l1", "tasks.angle.log_transform=true", "model.encoder_dim=64"):
+        with pytest.raises(UsageError, match="belongs to the training of the model"):
+            engine.predict(source, data, output=tmp_path / "p.root", names=[setting])
+    with pytest.raises(UsageError, match="as its file tells it") as error:
+        engine.predict(
+            source, data, output=tmp_path / "p.root", names=["tasks.energy.log_transform=true"], engine="onnx"
+        )
+    assert error.value.fix == "--engine eager"

@@ -98,18 +98,28 @@ def test_a_configuration_brings_its_plan_memory_and_validation_files(files: Path
     assert all(0 <= item["p_value"] <= 1 for item in result["likeness"])
 
 
-def test_validation_files_that_are_gone_are_those_of_the_configuration(
+def test_validation_files_that_are_gone_are_told_as_config_check_does_and_the_rest_is_checked(
     files: Path, xectool: Callable[..., Any]
 ) -> None:
-    """The file on the command line is there, and the message spoke of a file that nobody had named."""
-    words = ("--config", files / "config.yaml", "--set", "data.val_path=data/elsewhere.root")
+    """The check ended with them, and beside --against nothing was said."""
+    setting = ("--set", "data.val_path=data/elsewhere.root")
+    words = ("--config", files / "config.yaml", *setting)
     run = xectool("check-data", files / "train.root", *words, "--json")
-    (found,) = run.document["findings"]
-    assert (run.code, found["where"]) == (2, f"data.val_path ({files / 'config.yaml'} and --set)")
-    assert found["problem"].startswith("the validation files of the configuration: ")
-    assert found["fix"].startswith("--set data.val_path=PATH ")
+    (found,) = [item for item in run.document["findings"] if item["severity"] == "error"]
+    (same,) = xectool("config", "check", files / "config.yaml", "--deep", *setting, "--json").document["findings"]
+    assert (run.code, found["code"], found) == (1, "CFG-38", same)
+    assert run.document["result"]["events_scanned"] == 24
+    assert "CFG-38" in run.document["result"]["why"][0]
     against = xectool("check-data", files / "train.root", *words, "--against", files / "val.root", "--json")
-    assert against.code == 0, against.document["findings"]
+    assert (against.code, {**found, "severity": "warning"} in against.document["findings"]) == (0, True)
+
+
+def test_of_several_validation_files_those_that_are_there_are_checked(files: Path, xectool: Callable[..., Any]) -> None:
+    paths = f"data.val_path=[{files / 'val.root'}, data/elsewhere.root]"
+    run = xectool("check-data", files / "train.root", "--config", files / "config.yaml", "--set", paths, "--json")
+    assert run.code == 1
+    assert run.document["result"]["likeness"]
+    assert [item["code"] for item in run.document["findings"] if item["severity"] == "error"] == ["CFG-38"]
 
 
 def test_the_disk_of_a_network_that_does_not_fit_the_memory_is_told_at_once(

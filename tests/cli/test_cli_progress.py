@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 import pytest
@@ -20,7 +21,21 @@ def test_batches_of_an_attempt_before_took_this_one_no_time(monkeypatch: pytest.
     now[0] += 10
     watcher.advanced(10, {"loss": 1.0})
     assert "30/94  loss 1  ETA 64 s" in out.getvalue()
+    now[0] += 10
+    watcher.advanced(10, {"run_left_s": 7200.0, "unmeasured_validations": 1.0})
+    assert "40/94    ETA 54 s, run > 2.0 h\n" in out.getvalue()
     watcher.phase("validate 1/1", 10)
     now[0] += 10
     watcher.advanced(5, {})
     assert out.getvalue().rstrip().endswith("5/10    ETA 10 s")
+
+
+def test_a_bar_on_80_columns_tells_the_time_of_the_epoch_and_of_the_run() -> None:
+    out = io.StringIO()
+    watcher = progress.LiveWatcher(Console(file=out, width=80, force_terminal=True, color_system=None))
+    watcher.phase("train 1/6", 19)
+    for _ in range(3):
+        watcher.advanced(1, {"loss": 0.6541, "events_per_s": 550.0, "data_wait": 0.04, "run_left_s": 60.0})
+    watcher._bar.refresh()
+    watcher.close()
+    assert re.search(r"ETA \d:\d\d:\d\d run 60 s", out.getvalue()), out.getvalue()

@@ -123,6 +123,11 @@ CASES = [
     Case("HeadOptionsApply", "CFG-60", WARNING,
          {"model.head_type": "cross_attention", "model.use_masked_attention": True},
          ("model.use_masked_attention", "model.head_type"), {"model.use_masked_attention": True}, "inpainter"),
+    *(Case("HeadOptionsApply", "CFG-60", WARNING, {f"model.{name}": value, "model.head_type": "per_face"},
+           (f"model.{name}: {value} has no effect", "model.head_type: per_face"),
+           {f"model.{name}": value, "model.head_type": "cross_attention"}, "inpainter")
+      for name, value in (("cross_attn_k", 8), ("cross_attn_hidden", 32), ("cross_attn_latent_dim", 64),
+                          ("cross_attn_pos_dim", 48), ("sensor_positions_file", "a.txt"))),
     Case("FrozenEncoderIsTrained", "CFG-60", WARNING, {"model.freeze_encoder": True},
          ("model.freeze_encoder", "checkpoint.init_from"),
          {"model.freeze_encoder": True, "checkpoint.init_from": "mae.pt"}, "inpainter"),

@@ -32,12 +32,46 @@ def test_less_memory_takes_a_smaller_batch_than_the_default_and_keeps_the_effect
         ("nan", "nan"),
         ("hang", "hang"),
         ("spike", "spike-recovery"),
+        ("diverge", "spike-recovery"),  # led to nothing, as "crash" did
+        ("the loss diverges", "spike-recovery"),
+        ("crash", "crash"),
+        ("my run crashed", "crash"),
+        ("distributed hang", "ddp-hang"),
         ("export to C++", "export-onnx"),
         ("how do I export to C++", "export-onnx"),
     ],
 )
 def test_a_question_in_plain_words_finds_its_topic(asked: str, topic: str) -> None:
     assert engine.explain(asked).title.startswith(f"{topic}: ")
+
+
+@pytest.mark.parametrize(
+    ("asked", "names"),
+    [
+        ("CFG-60 XT-CKPT-ASSUMED", ("CFG-60", "XT-CKPT-ASSUMED")),  # told the last one alone
+        ("CFG-60, G01", ("CFG-60", "G-01")),
+        ("nan hang", ("nan", "hang")),
+        ("training.lr and val/loss", ("training.lr", "val/loss")),
+    ],
+)
+def test_each_of_several_names_is_explained(asked: str, names: tuple[str, ...]) -> None:
+    answer = engine.explain(asked)
+    assert answer.title == ", ".join(names)
+    for name in names:
+        one = engine.explain(name)
+        assert f"{one.title}\n\n{one.text}" in answer.text
+        assert set(one.see) <= set(answer.see)
+
+
+def test_of_several_names_none_is_passed_over() -> None:
+    with pytest.raises(UsageError, match="nothing is known about 'XT-OOM-GPX'") as error:
+        engine.explain("CFG-60 XT-OOM-GPX")
+    assert error.value.fix == "xectool explain XT-OOM-GPU"
+    assert engine.explain("CFG-60 foo").text.endswith("No name of its own: foo")
+
+
+def test_two_names_of_one_topic_explain_it_once() -> None:
+    assert engine.explain("cache prepare") == engine.explain("prepare cache") == engine.explain("event-cache")
 
 
 @pytest.mark.parametrize("asked", ["XT-OOM-GPX", "training.accum_stepz", "coffee machine memory broken"])

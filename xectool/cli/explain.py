@@ -16,16 +16,16 @@ def explain(
         list[str] | None,
         typer.Argument(
             metavar="TOPIC",
-            help="A finding code, a key, a metric or a topic; without one, a list.",
+            help="Finding codes, keys, metrics or topics; without one, a list.",
             autocompletion=offered("topics"),
         ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Explain a finding code, a configuration key, a metric or a topic."""
+    """Explain finding codes, configuration keys, metrics or topics."""
     from xectool import engine
 
-    # words without quotes make one topic: `xectool explain oom gpu`
+    # names or words of one topic: `xectool explain oom gpu`
     result = engine.explain(" ".join(topic or []))
     lines = [result.title, "", result.text] + (["", f"see: {', '.join(result.see)}"] if topic and result.see else [])
     Output("explain", json).result(result, human=lambda screen: screen.print("\n".join(lines), markup=False))

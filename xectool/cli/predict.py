@@ -23,7 +23,10 @@ HOPS_HELP = (
 ENGINE_HELP = (
     "What computes a checkpoint: eager, compiled, onnx, or auto (default: eager; on a GPU compiled where it pays)."
 )
-NAMES_HELP = "A name in DATA that is not the training's: data.npho_branch, data.tree_name and the like; repeatable."
+NAMES_HELP = (
+    "A name in DATA that is not the training's: data.npho_branch, data.tree_name and the like; or what a checkpoint "
+    "of the older system does not tell: tasks.energy.log_transform=true; repeatable."
+)
 
 
 def predict(

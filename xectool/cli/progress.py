@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from xectool.cli.render import VERBOSITY, Verbosity, console
+from xectool.errors import duration
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,7 +92,7 @@ class LineWatcher(Watcher):
             return
         self._last_line = now
         left = (now - self._began) / own * (self._total - self._done)
-        self.message(f"{self._phase}  {self._done}/{self._total}  {describe(values)}  ETA {left:.0f} s")
+        self.message(f"{self._phase}  {self._done}/{self._total}  {describe(values)}  ETA {left:.0f} s{of_run(values)}")
 
 
 class LiveWatcher(Watcher):
@@ -100,32 +101,35 @@ class LiveWatcher(Watcher):
     def __init__(self, screen: Console) -> None:
         super().__init__(screen)
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.table import Column
 
         self._bar: Progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[values]}"),
+            MofNCompleteColumn(table_column=Column(min_width=7)),
             TextColumn("ETA"),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(table_column=Column(min_width=7)),
+            TextColumn("{task.fields[run]}", table_column=Column(min_width=len("run > 119 min"))),
+            TextColumn("{task.fields[values]}"),  # last, as it is cut on a narrow terminal
             console=screen,
             transient=True,
         )
-        self._task: TaskID = self._bar.add_task("start", total=None, values="")  # the imports alone take seconds
+        # the imports alone take seconds
+        self._task: TaskID = self._bar.add_task("start", total=None, values="", run="")
         self._bar.start()
 
     def phase(self, name: str, total: int, done: int = 0) -> None:
         """Replace the bar by that of a new phase."""
         super().phase(name, total, done)
         self._bar.remove_task(self._task)
-        self._task = self._bar.add_task(name, total=total or None, completed=done, values="")
+        self._task = self._bar.add_task(name, total=total or None, completed=done, values="", run="")
 
     def advanced(self, num_batches: int, values: Mapping[str, float]) -> None:
         """Move the bar."""
         super().advanced(num_batches, values)
         self._bar.advance(self._task, num_batches)
         if values:
-            self._bar.update(self._task, values=describe(values))
+            self._bar.update(self._task, values=describe(values), run=of_run(values).removeprefix(", "))
 
     def close(self) -> None:
         """Remove the bar."""
@@ -142,6 +146,19 @@ def describe(values: Mapping[str, float]) -> str:
     if "data_wait" in values:
         parts.append(f"data wait {100 * values['data_wait']:.0f} %")
     return "  ".join(parts)
+
+
+def of_run(values: Mapping[str, float]) -> str:
+    """Return how long the whole run will still take, as it follows the time of the phase; empty where not known.
+
+    It takes longer where no validation was measured yet.
+
+    >>> of_run({"run_left_s": 3160.0, "unmeasured_validations": 2.0}), of_run({"run_left_s": 64.2}), of_run({})
+    (', run > 53 min', ', run 64 s', '')
+    """
+    if "run_left_s" not in values:
+        return ""
+    return f", run {'> ' if values.get('unmeasured_validations') else ''}{duration(round(values['run_left_s']))}"
 
 
 @contextmanager

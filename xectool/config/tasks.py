@@ -15,6 +15,7 @@ TASK_NAMES: tuple[str, ...] = tuple(TASK_WIDTHS)
 TASK_UNITS: dict[str, str] = {
     "angle": "deg", "energy": "GeV", "timing": "s", "uvwFI": "cm", "angleVec": "1", "n_gamma": "1",
 }  # fmt: skip
+SIGNED_TASKS = ("angle", "uvwFI", "angleVec")  # their targets have both signs, and no logarithm
 TRUTH_BRANCHES = MappingProxyType(
     {
         "angle": "emiAng",

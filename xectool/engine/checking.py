@@ -16,12 +16,12 @@ from xectool.checks.sample import EVENTS_A_FILE, Sample, ScanSettings
 from xectool.checks.sandbox import TIME_LIMIT_S
 from xectool.checks.sharing import Sharing, plan_sharing
 from xectool.config.inputs import Place, expand_inputs, place_of, split_tree
-from xectool.config.load import config_from_overrides, load_config
+from xectool.config.load import LoadedConfig, config_from_overrides, load_config
 from xectool.config.platform import Platform, available_memory
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.rules.capacity import is_on_cpu
 from xectool.config.rules.count import prediction_bytes
-from xectool.config.rules.path import network_rules
+from xectool.config.rules.path import network_rules, present_inputs, validation_rules
 from xectool.engine.check_lines import Told
 from xectool.engine.data_report import DataChecked, summarised
 from xectool.engine.output_places import require_folder
@@ -68,7 +68,7 @@ def check_data(
         progress: Told how far it is.
 
     Raises:
-        DataFileError: A path names nothing.
+        DataFileError: A path of the call names nothing; that a validation file is gone is a finding.
         ConfigError: The configuration is not valid.
         UsageError: An option makes no sense.
         DiskError: A plot or a hash file cannot be written.
@@ -77,7 +77,8 @@ def check_data(
     if options.max_events is not None and options.max_events < 1:
         raise UsageError("--max-events has to be at least 1", where="--max-events", fix="--max-events 10k")
     plots_into = None if options.plots is None else require_folder(options.plots, "--plots")
-    config = _configured(options)
+    loaded = _configured(options)
+    config = None if loaded is None else loaded.config
     settings = config or config_from_overrides(options.overrides)
     paths = expand_inputs(data)
     validated = _only_validated(options, config)
@@ -100,6 +101,7 @@ def check_data(
         ran = replace(
             ran, report=Report((*ran.report, *(item for item in aside if (item.code, item.where) not in told)))
         )
+    ran = replace(ran, report=Report((*ran.report, *_validation_gone(loaded, options))))
     drawn = [] if plots_into is None else _plots(facts, plots_into)
     given = [data] if isinstance(data, str) else list(data)
     flags, tree = _flags(options), settings.data.tree_name
@@ -109,12 +111,12 @@ def check_data(
     return summarised(facts, ran, lines, digests=digests, plots=drawn)
 
 
-def _configured(options: CheckOptions) -> RunConfig | None:
+def _configured(options: CheckOptions) -> LoadedConfig | None:
     """Return the configuration that the files are to suit, whose network is built to tell the size of a checkpoint."""
     if options.config is None:
         return None
     loaded = load_config(options.config, options.overrides)
-    return loaded.require(network_rules(loaded.config)).config
+    return loaded.require(network_rules(loaded.config))
 
 
 def _flags(options: CheckOptions) -> list[str]:
@@ -136,20 +138,22 @@ def _compared(
         return expand_inputs(list(options.against))
     if config is None or not config.data.val_path or all(_place(path, config) in validated for path in paths):
         return []
-    return _validation_files(config, options)
+    return present_inputs(config.data.val_path)  # what is gone, _validation_gone tells
 
 
-def _validation_files(config: RunConfig, options: CheckOptions) -> list[str]:
-    """Return the validation files of a configuration, which may lie elsewhere: it names them, not the command."""
+def _validation_gone(loaded: LoadedConfig | None, options: CheckOptions) -> list[Finding]:
+    """Return which validation files of a configuration are not there, as `config check` tells it.
+
+    Beside another sample to compare with they are not needed for the check, but still for the training.
+    """
+    if loaded is None or not loaded.config.data.val_path:
+        return []
     try:
-        return expand_inputs(config.data.val_path)
-    except DataFileError as error:
-        raise DataFileError(
-            f"the validation files of the configuration: {error.problem}",
-            where=f"data.val_path ({options.config} and --set)",
-            fix="--set data.val_path=PATH   # where they are now, from the working directory; or --against PATH",
-            code=error.code,
-        ) from error
+        expand_inputs(loaded.config.data.val_path)
+    except DataFileError:
+        found = loaded.locate(validation_rules(loaded.config))
+        return [replace(item, severity=Severity.WARNING) for item in found] if options.against else list(found)
+    return []
 
 
 def _only_validated(options: CheckOptions, config: RunConfig | None) -> set[Place]:
@@ -160,7 +164,7 @@ def _only_validated(options: CheckOptions, config: RunConfig | None) -> set[Plac
         trained = {_place(path, config) for path in expand_inputs(config.data.train_path)}
     except DataFileError:  # what names nothing is not trained on
         trained = set()
-    return {_place(path, config) for path in _validation_files(config, options)} - trained
+    return {_place(path, config) for path in present_inputs(config.data.val_path)} - trained
 
 
 def _place(path: str, config: RunConfig) -> Place:

@@ -20,6 +20,7 @@ from xectool.engine.loading import (
     load_checkpoint,
     ready_model,
     served_in_order,
+    told_of,
 )
 from xectool.engine.repairing import filler, load_inpainter
 from xectool.errors import DataUnusable, UsageError, counted, did_you_mean, in_shell
@@ -125,9 +126,9 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
     _check_names(variants)
     _check_options_of(variants, inpainter, hops)
     reach = (hops or DEFAULT_HOPS) if "neighbour" in variants else None
-    loaded = _load_regressor(model, weights, device)
+    loaded = _load_regressor(model, weights, device, names)
     filling = None if inpainter is None else load_inpainter(inpainter, "auto", device, "--inpainter")
-    source = open_events(loaded, data, max_events, names)
+    source = open_events(loaded, data, max_events, [name for name in names if name not in loaded.told])
     if not source.branches.truth:
         raise _no_truth(loaded, source)
     sensors = open_dead_sensors(dead, run_number, source)
@@ -199,7 +200,7 @@ def _check_options_of(variants: Sequence[str], inpainter: str | Path | None, hop
         )
 
 
-def _load_regressor(path: str | Path, weights: str, device: str | None) -> LoadedModel:
+def _load_regressor(path: str | Path, weights: str, device: str | None, names: Sequence[str]) -> LoadedModel:
     checkpoint = load_checkpoint(path, weights)
     if checkpoint.base_kind != "regressor":
         raise UsageError(
@@ -209,7 +210,7 @@ def _load_regressor(path: str | Path, weights: str, device: str | None) -> Loade
             if checkpoint.base_kind == "inpainter"
             else "give the checkpoint of a run of kind regressor",
         )
-    return ready_model(checkpoint, path, weights, device)
+    return ready_model(checkpoint, path, weights, device, told_of(checkpoint, names))
 
 
 def _variant(name: str, filling: LoadedModel | None, hops: int) -> Variant:

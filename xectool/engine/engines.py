@@ -215,6 +215,12 @@ def _as_onnx(loaded: LoadedModel, request: Request) -> LoadedModel:
             where=f"--engine {ONNX}",
             fix=f"--engine {COMPILED}, or --device cpu",
         )
+    if loaded.told:
+        raise UsageError(
+            f"--engine {ONNX} exports a checkpoint as its file tells it, without {loaded.told[0]}",
+            where=f"--engine {ONNX}",
+            fix=f"--engine {EAGER}",
+        )
     with tempfile.TemporaryDirectory(prefix="xectool-") as folder:
         target = Path(folder) / "network.onnx"
         try:

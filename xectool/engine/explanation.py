@@ -34,20 +34,26 @@ class Explained:
 
 
 def explain(topic: str = "") -> Explained:
-    """Explain a finding code, also of a plugin, a configuration key, a metric or a topic; without one, list the topics.
+    """Explain finding codes, also of a plugin, configuration keys, metrics or topics; without any, list the topics.
 
     Args:
         topic: Such as ``XT-OOM-GPU``, ``training.lr``, ``val/loss`` or ``batch-sizes``; all but a metric in any case.
+            Several names are each explained; words that make up one name, or stand in one title, are one.
 
     Raises:
         UsageError: Nothing of that name is known; the nearest names are in the fix.
     """
     if not topic.strip():
         return _topics()
+    return _of_name(topic) or _of_names(topic) or _of_words(topic)
+
+
+def _of_name(topic: str) -> Explained | None:
+    """Return what a name stands for; None where nothing has it."""
     entry, pages = library().find(topic), key_pages(topic)
     if entry is None and not pages:
         metric = find_metric(topic)
-        return (_of_plugin(topic) or _of_words(topic)) if metric is None else _of_metric(metric)
+        return _of_plugin(topic) if metric is None else _of_metric(metric)
     if entry is None and len(pages) > 1:
         lines = [page.title for page in pages]
         return Explained(
@@ -56,6 +62,41 @@ def explain(topic: str = "") -> Explained:
     if entry is not None and (entry.is_code or not any(page.dotted == topic.strip() for page in pages)):
         pages = ()
     return _joined(entry, pages[0] if pages else None)
+
+
+def _of_names(topic: str) -> Explained | None:
+    """Return what each of several names stands for; None where the words make up a phrase.
+
+    A plain word counts as a name where it is one of a topic: ``training`` is a section, and a word of many questions.
+
+    Raises:
+        UsageError: Beside a name stands a code or key that nothing has.
+    """
+    words = [word for word in (part.strip(",;") for part in topic.split()) if word_set(word)]
+    found = {word: _of_name(word) for word in words if _is_written_as_name(word) or library().find(word)}
+    sure = any(_is_written_as_name(word) and answer is not None for word, answer in found.items())
+    if len(words) < 2 or not (sure or (len(found) == len(words) and not library().named(word_set(topic)))):
+        return None
+    for word, answer in found.items():
+        if answer is None:
+            raise _unknown(word)
+    answers = list(dict.fromkeys(answer for answer in found.values() if answer is not None))
+    one = answers[0] if len(answers) == 1 else _listed(answers)
+    other = ", ".join(word for word in words if word not in found)
+    return replace(one, text=f"{one.text}\n\nNo name of its own: {other}") if other else one
+
+
+def _listed(answers: list[Explained]) -> Explained:
+    names = ", ".join(answer.title.partition(": ")[0] for answer in answers)
+    texts = (f"{answer.title}\n\n{answer.text}" for answer in answers)
+    see = dict.fromkeys(name for answer in answers for name in answer.see)
+    return Explained(names, "\n\n".join(texts), tuple(see))
+
+
+def _is_written_as_name(word: str) -> bool:
+    """Return whether a word can only be meant as a code, a key, a metric or a topic of several words."""
+    entry = library().find(word)
+    return any(mark in word for mark in "-./_") or (entry is not None and entry.is_code)
 
 
 def _joined(entry: Entry | None, page: KeyPage | None) -> Explained:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from torch import nn
 
@@ -15,8 +15,9 @@ from xectool.checkpoint.extract import ENCODER
 from xectool.checkpoint.format import FORMAT_NAME, Checkpoint
 from xectool.checkpoint.soundness import require_finite
 from xectool.config.load import config_from_dict
-from xectool.config.root import RegressorConfig, RunConfig
-from xectool.config.serialize import dotted_values, starting_from
+from xectool.config.root import RunConfig
+from xectool.config.serialize import dotted_values, inline_yaml, starting_from
+from xectool.config.tasks import SIGNED_TASKS
 from xectool.config.training import MAX_HOPS
 from xectool.data.events import EventSource
 from xectool.data.loader import EventLoader
@@ -24,6 +25,7 @@ from xectool.engine.model_files import exported_format
 from xectool.errors import CheckpointError, UsageError, in_shell, unknown_choice
 from xectool.findings import Finding, Severity
 from xectool.models.build import build_model
+from xectool.models.regressor import GAUSSIAN_NLL
 from xectool.tasks import build_task
 from xectool.tasks.base import TrainingTask
 from xectool.training.process.device import Execution, plan_execution
@@ -34,6 +36,7 @@ from xectool.training.stepping.state import load_task, load_weights
 _WINDOW_EVENTS = 512
 _EVENTS_AT_ONCE = 256
 _FEWEST_ON_CPU, _MOST_ON_CPU, _WIDTHS_ON_CPU = 16, 64, 16_384
+_OF_SENSORS: Final = ("training.loss_fn", "training.loss_beta", "training.npho_weight", "training.time.weight")
 WEIGHTS = ("auto", "ema", "model", "best")
 
 
@@ -49,6 +52,7 @@ class LoadedModel:
         checkpoint: Where it comes from.
         notes: What is worth knowing about how it runs.
         engine: What computes: ``eager`` PyTorch, or the format of an exported file.
+        told: ``section.key=value`` strings of what its file does not tell.
     """
 
     config: RunConfig
@@ -58,6 +62,7 @@ class LoadedModel:
     checkpoint: Checkpoint
     notes: tuple[Finding, ...] = ()
     engine: str = "eager"
+    told: tuple[str, ...] = ()
 
 
 def check_options(weights: str, batch_size: int | None, max_events: int | None) -> None:
@@ -119,7 +124,9 @@ def load_checkpoint(path: str | Path, weights: str) -> Checkpoint:
     return store.load(best)
 
 
-def ready_model(checkpoint: Checkpoint, name: str | Path, weights: str, device: str | None) -> LoadedModel:
+def ready_model(
+    checkpoint: Checkpoint, name: str | Path, weights: str, device: str | None, told: Sequence[str] = ()
+) -> LoadedModel:
     """Return the network and task of a checkpoint with the wanted weights.
 
     Args:
@@ -127,11 +134,12 @@ def ready_model(checkpoint: Checkpoint, name: str | Path, weights: str, device: 
         name: How the user named it.
         weights: One of :data:`WEIGHTS`.
         device: Device that goes before the configuration's.
+        told: ``section.key=value`` strings of keys that the checkpoint does not tell.
 
     Raises:
         XecError: The checkpoint does not fit its configuration or is not finite, or the device does not exist.
     """
-    config = config_from_dict(checkpoint.config, str(name), package=checkpoint.kind_package)
+    config = config_from_dict(checkpoint.config, str(name), told, package=checkpoint.kind_package)
     # In float32, whatever it was trained in: bfloat16 rounds a predicted sensor by up to 1.6 % of its photons.
     execution = plan_execution(config.training.model_copy(update={"compile": "none", "amp": "off"}), device)
     network = build_model(config)
@@ -142,10 +150,11 @@ def ready_model(checkpoint: Checkpoint, name: str | Path, weights: str, device: 
     network = network.to(execution.device)
     task = build_task(config, network).to(execution.device)
     load_task(task, checkpoint)
-    return LoadedModel(config, network, task, execution, checkpoint, assumptions(checkpoint.meta, str(name)))
+    notes = assumptions(checkpoint.meta, str(name), told)
+    return LoadedModel(config, network, task, execution, checkpoint, notes, told=tuple(told))
 
 
-def assumptions(meta: Mapping[str, Any], where: str) -> tuple[Finding, ...]:
+def assumptions(meta: Mapping[str, Any], where: str, told: Sequence[str] = ()) -> tuple[Finding, ...]:
     """Return what is said where a checkpoint of the older system does not tell how readings were normalised."""
     return tuple(
         Finding(
@@ -157,34 +166,57 @@ def assumptions(meta: Mapping[str, Any], where: str) -> tuple[Finding, ...]:
             f"{starting_from(where)} --set {key}=VALUE",
         )
         for key, value in meta.get("assumed", {}).items()
+        if key not in map(key_of, told)
     )
 
 
-def assumed_losses(loaded: LoadedModel, where: str) -> tuple[Finding, ...]:
-    """Return what is said of the losses of a checkpoint of the older system, which stores few of their settings."""
-    config = loaded.config
-    if loaded.checkpoint.origin == FORMAT_NAME:
+def key_of(setting: str) -> str:
+    """Return the key of a ``section.key=value`` string."""
+    return setting.partition("=")[0].strip()
+
+
+def told_of(checkpoint: Checkpoint, settings: Sequence[str]) -> list[str]:
+    """Return the ``section.key=value`` strings whose keys a checkpoint of the older system does not tell."""
+    return [setting for setting in settings if key_of(setting) in _untold(checkpoint)]
+
+
+def _untold(checkpoint: Checkpoint) -> tuple[str, ...]:
+    if checkpoint.origin == FORMAT_NAME:
         return ()
-    if isinstance(config, RegressorConfig):
-        tasks = config.tasks.enabled().items()
-        told = [
-            f"tasks.{name}: loss_fn {task.loss_fn}, loss_beta {task.loss_beta:g}, weight {task.weight:g}, "
-            f"log_transform {str(task.log_transform).lower()}"
-            for name, task in tasks
-        ]
-        means = "val/loss, and no target was learnt as its logarithm"
-    else:
-        names = ("training.loss_fn", "training.loss_beta", "training.npho_weight", "training.time.weight")
-        values = dotted_values(config.to_dict())
-        told, means = [f"{name}: {values[name]}" for name in names], "val/loss"
+    tasks = {name: task for name, task in checkpoint.config.get("tasks", {}).items() if task.get("enabled")}
+    losses = [f"tasks.{name}.{key}" for name, task in tasks.items() for key in _untold_of_task(name, task)]
+    return (*(losses if checkpoint.base_kind == "regressor" else _OF_SENSORS), *checkpoint.meta.get("assumed", {}))
+
+
+def _untold_of_task(name: str, task: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the keys that are not told of a task: its head shows a width, and a logarithm needs positive targets."""
+    if name not in SIGNED_TASKS:
+        yield "log_transform"
+    if task["loss_fn"] != GAUSSIAN_NLL:
+        yield "loss_fn"
+    yield from ("loss_beta", "weight")
+
+
+def assumed_losses(loaded: LoadedModel, where: str) -> tuple[Finding, ...]:
+    """Return what is said of the losses of a checkpoint of the older system that nobody has told."""
+    assumed = loaded.checkpoint.meta.get("assumed", {})
+    keys = [key for key in _untold(loaded.checkpoint) if key not in assumed and key not in map(key_of, loaded.told)]
+    if not keys:
+        return ()
+    values = dotted_values(loaded.config.to_dict())
+    lines: dict[str, list[str]] = {}
+    for section, _, key in (key.rpartition(".") for key in keys):
+        lines.setdefault(section, []).append(f"{key} {inline_yaml(values[f'{section}.{key}'])}")
+    of_outputs = [key for key in keys if key.endswith(".log_transform")]
+    means = "val/loss, and no target was learnt as its logarithm" if of_outputs else "val/loss"
     return (
         Finding(
             "XT-CKPT-ASSUMED",
             Severity.INFO,
             f"the file does not tell its losses: the defaults are assumed for {means}",
             where,
-            tuple(told),
-            "nothing, if that training kept the defaults; else compare errors and resolutions, which depend on no loss",
+            tuple(f"{section}: {', '.join(told)}" for section, told in lines.items()),
+            f"nothing, if that training kept the defaults; else tell each: --set {(of_outputs or keys)[0]}=VALUE",
         ),
     )
 

@@ -24,6 +24,7 @@ from xectool.engine.loading import (
     load_checkpoint,
     ready_model,
     served_in_order,
+    told_of,
 )
 from xectool.engine.metric_tables import BY_FACE, NETWORK, face_rows, headline_rows, other_rows
 from xectool.engine.model_files import exported_format
@@ -119,7 +120,8 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
         batch_size: Events in one forward pass; None takes what is fastest on the device.
         device: Device; None takes the configuration's.
         max_events: Stop after this many events.
-        names: ``data.npho_branch=NAME`` and the like, where the files have other names than those of the training.
+        names: ``data.npho_branch=NAME`` and the like, where the files have other names than those of the training; of a
+            checkpoint of the older system also what it does not tell, as ``tasks.energy.log_transform=true``.
         dead: Dead channels to hide instead of random sensors, where the model predicts sensors; as
             `xectool.data.dead_channel_maps.find_dead_channels` takes them.
         run_number: Run that a database of dead channels is asked for.
@@ -138,10 +140,10 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
     reads = files_read([model], data, weights, dead)
     target = require_file_place(output, "--output", "predictions.root", reads, Origin.PREDICTIONS)
     plots_into = None if report is None else require_folder(report, "--report")
-    loaded = _loaded(model, weights, device)
+    loaded = _loaded(model, weights, device, names)
     checkpoint = loaded.checkpoint
     _refuse_dead(checkpoint, dead, run_number)
-    source = open_events(loaded, data, max_events, names)
+    source = open_events(loaded, data, max_events, [name for name in names if name not in loaded.told])
     sensors = None if dead is None else open_dead_sensors(dead, run_number, source)
     request = Request(Path(os.path.expanduser(model)), weights, engine, events_at_once(loaded, batch_size))
     watching.phase("choose the engine", 0)
@@ -192,13 +194,14 @@ def _nothing_predicted(dead: str | None, data: Sequence[str], scored: Scored) ->
     return (Finding("XT-REPAIR-NOTHING", Severity.WARNING, problem, where, fix=fix),)
 
 
-def _loaded(model: str | Path, weights: str, device: str | None) -> LoadedModel:
+def _loaded(model: str | Path, weights: str, device: str | None, names: Sequence[str]) -> LoadedModel:
     """Return a checkpoint or an exported file, ready to predict."""
     path = Path(os.path.expanduser(model))
     graph = exported_format(path)
     if graph is not None:
         return load_exported(path, graph, weights, device)
-    ready = ready_model(load_checkpoint(model, weights), model, weights, device)
+    checkpoint = load_checkpoint(model, weights)
+    ready = ready_model(checkpoint, model, weights, device, told_of(checkpoint, names))
     return replace(ready, notes=(*ready.notes, *assumed_losses(ready, str(model))))
 
 

@@ -102,9 +102,13 @@ class Library:
         """Return the entry a name stands for, whatever its case, hyphens and leading zeros; None without one."""
         return self._by_key.get(canonical(name))
 
+    def named(self, words: frozenset[str]) -> list[Entry]:
+        """Return the entries in whose names all the words stand."""
+        return [entry for entry in self.entries if words <= word_set(" ".join(entry.names))]
+
     def holding(self, words: frozenset[str]) -> list[Entry]:
         """Return the entries in whose names or title all the words stand, topics before codes, names before titles."""
-        of_names = [entry for entry in self.entries if words <= word_set(" ".join(entry.names))]
+        of_names = self.named(words)
         of_titles = [entry for entry in self.entries if words <= word_set(" ".join((*entry.names, entry.title)))]
         return sorted(dict.fromkeys([*of_names, *of_titles]), key=lambda entry: entry.is_code)
 

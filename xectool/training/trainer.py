@@ -28,6 +28,7 @@ from xectool.training.stepping.epoch_stats import EpochStats
 from xectool.training.stepping.evaluate import evaluate, merged, run_model
 from xectool.training.stepping.parts import RunParts
 from xectool.training.stepping.state import Progress
+from xectool.training.stepping.time_left import TimeLeft
 from xectool.training.symptoms.nonfinite import nonfinite_weights, weights_are_finite
 from xectool.training.tracking import TrackerHandle
 from xectool.training.triage.validated import finiteness
@@ -76,7 +77,7 @@ class Trainer:
         self.flight = FlightRecorder(parts, saver.writer)
         self.observer = observer
         self.tracker = tracker
-        self.max_steps = max_steps
+        self.max_steps, self.time_left = max_steps, TimeLeft(parts, max_steps)
         self.stop, self.save_request = StopRequest(), SaveRequest()
         self.readings = ReadingWatch(parts.config, parts.train_loader.source)
         self.validated_readings = ReadingWatch(parts.config, parts.val_loader.source)
@@ -162,11 +163,11 @@ class Trainer:
         self._ask_tracker(progress)
 
     def _show(self, progress: Progress, step: StepFacts) -> None:
-        stats = progress.stats
-        seconds = max(stats.seconds, 1e-9)
+        stats, seconds = progress.stats, max(progress.stats.seconds, 1e-9)
         shown = {"loss": step.result.loss, "lr": step.result.lr, "grad_norm": step.result.grad_norm}
         rates = {"events_per_s": stats.events / seconds, "data_wait": stats.data_wait_s / seconds}
-        self.observer.advanced(len(step.window), shown | rates)
+        left = self.time_left.after(progress, len(step.window), step.step_s)
+        self.observer.advanced(len(step.window), shown | rates | left)
 
     def _look_at_weights(self, progress: Progress, always: bool = False) -> None:
         """Go back to finite weights, where that is wanted, or raise `RunDiverged`."""

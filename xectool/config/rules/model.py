@@ -7,12 +7,17 @@ from collections.abc import Iterator
 from xectool.config.mask_patterns import DATABASES, MaskPatternsConfig
 from xectool.config.model import FINE_GRID
 from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, RunConfig
+from xectool.config.serialize import inline_yaml
 from xectool.detector.constants import NUM_SENSORS
 from xectool.errors import counted
 from xectool.findings import Finding
 from xectool.rules import Rule
 
 _SEEING_WIDTH = 128
+_OF_PER_FACE = ("use_masked_attention",)
+_OF_CROSS_ATTENTION = (
+    "sensor_positions_file", "cross_attn_k", "cross_attn_hidden", "cross_attn_latent_dim", "cross_attn_pos_dim",
+)  # fmt: skip
 _USUAL_MASK_RATIO = {"mae": (0.5, 0.75), "inpainter": (0.01, 0.10)}
 _CELLS = 96  # the encoder brings each of the six faces to 4 x 4 cells; with fewer visible sensors most cells see none
 
@@ -132,15 +137,16 @@ class HeadOptionsApply(Rule[RunConfig]):
     title = "Inpainter head options fit head_type"
 
     def check(self, facts: RunConfig) -> Iterator[Finding]:
-        """Yield a warning where masked attention is asked for beside cross-attention."""
+        """Yield a warning for each option of the other head that differs from its default."""
         if not isinstance(facts, InpainterConfig):
             return
-        if facts.model.head_type == "cross_attention" and facts.model.use_masked_attention:
-            yield self.warning(
-                "model.use_masked_attention",
-                "model.use_masked_attention: true has no effect with model.head_type: cross_attention",
-                "model.use_masked_attention: false",
-            )
+        kind = facts.model.head_type
+        fields = type(facts.model).model_fields
+        for name in _OF_PER_FACE if kind == "cross_attention" else _OF_CROSS_ATTENTION:
+            value, usual = getattr(facts.model, name), fields[name].default
+            if value != usual:
+                problem = f"model.{name}: {inline_yaml(value)} has no effect with model.head_type: {kind}"
+                yield self.warning(f"model.{name}", problem, f"model.{name}: {inline_yaml(usual)}")
 
 
 class FrozenEncoderIsTrained(Rule[RunConfig]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import zipfile
@@ -201,6 +202,12 @@ def network_rules(config: RunConfig) -> Report:
     return run_rules((SensorPositionsExist(),), Start(config)).report
 
 
+def validation_rules(config: RunConfig) -> Report:
+    """Return what is wrong with the paths of the validation files alone."""
+    found = run_rules((InputsExist(),), Start(config)).report
+    return Report(tuple(item for item in found if item.where == "data.val_path"))
+
+
 def overlap_rules(config: RunConfig) -> Report:
     """Return whether training and validation share a file, as far as the paths tell."""
     return run_rules(OVERLAP_RULES, Start(config)).report
@@ -255,6 +262,15 @@ def _checkpoints_beside(path: Path) -> list[Path]:
 
 def _specs(paths: str | tuple[str, ...]) -> tuple[str, ...]:
     return tuple(spec for spec in ((paths,) if isinstance(paths, str) else paths) if spec)
+
+
+def present_inputs(paths: str | tuple[str, ...]) -> list[str]:
+    """Return the files and urls that paths stand for, without those that stand for none."""
+    found = list[str]()
+    for spec in _specs(paths):
+        with contextlib.suppress(DataFileError):
+            found += expand_inputs(spec)
+    return list(dict.fromkeys(found))
 
 
 def _found(paths: str | tuple[str, ...]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from xectool.config.reweighting import TaskReweightingConfig
 from xectool.config.root import RegressorConfig, RunConfig
-from xectool.config.tasks import TASK_UNITS, TASK_WIDTHS, TaskConfig
+from xectool.config.tasks import SIGNED_TASKS, TASK_UNITS, TASK_WIDTHS, TaskConfig
 from xectool.config.training import IntensityReweightingConfig
 from xectool.errors import counted
 from xectool.findings import Finding
@@ -16,7 +16,6 @@ Weights = TaskReweightingConfig | IntensityReweightingConfig
 
 _SMOOTH = ("smooth_l1", "huber", "relative_smooth_l1")
 _DIRECTIONS = ("angle", "angleVec")
-_SIGNED = ("angle", "uvwFI", "angleVec")
 _TINY_TARGETS = {"timing": "1e-9", "energy": "1e-2"}
 
 
@@ -117,7 +116,7 @@ class LogarithmNeedsPositiveTargets(Rule[RunConfig]):
     def check(self, facts: RunConfig) -> Iterator[Finding]:
         """Yield an error for the logarithm of a signed target."""
         for name, task in _tasks(facts):
-            if task.log_transform and name in _SIGNED:
+            if task.log_transform and name in SIGNED_TASKS:
                 yield self.error(
                     f"tasks.{name}.log_transform",
                     f"log_transform needs positive targets: tasks.{name}.log_transform is true and "

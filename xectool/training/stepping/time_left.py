@@ -1,0 +1,60 @@
+"""How long a run will still take, by what its steps and validations took."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Final
+
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
+
+_MEASURED: Final = 200  # steps whose time counts: a cache, or a neighbour that ended, changes the pace
+
+
+class TimeLeft:
+    """Estimates the rest of a run; early stopping, checkpoints and artifacts are not foreseen.
+
+    Args:
+        parts: What is trained, on what.
+        max_steps: Optimizer steps the run stops after, or None.
+    """
+
+    def __init__(self, parts: RunParts, max_steps: int | None) -> None:
+        self.parts = parts
+        self.max_steps = max_steps
+        self._steps: deque[tuple[int, float]] | None = None
+
+    def after(self, progress: Progress, num_batches: int, step_s: float) -> dict[str, float]:
+        """Return the seconds left as ``run_left_s``, and the validations ahead that are not in it: none was measured.
+
+        The first step compiles and warms up: it says nothing of those to come, and after it nothing is known.
+        """
+        if self._steps is None:
+            self._steps = deque(maxlen=_MEASURED)
+            return {}
+        self._steps.append((num_batches, step_s))
+        batches, validations = self._ahead(progress)
+        a_batch = sum(seconds for _, seconds in self._steps) / sum(count for count, _ in self._steps)
+        a_validation = self._validation_s(progress)
+        known = 0 if math.isnan(a_validation) else validations
+        left_s = batches * a_batch + (known * a_validation if known else 0.0)
+        return {"run_left_s": left_s, "unmeasured_validations": float(validations - known)}
+
+    def _ahead(self, progress: Progress) -> tuple[int, int]:
+        """Return the batches and the validations that are to come."""
+        config, a_epoch = self.parts.config, self.parts.train_loader.plan.num_steps
+        epochs, rest = config.training.epochs, a_epoch - progress.batch
+        batches = rest + a_epoch * (epochs - progress.epoch)
+        if self.max_steps is not None:
+            batches = min(batches, (self.max_steps - progress.step) * config.training.grad_accum_steps)
+        whole = 0 if batches < rest else 1 + (batches - rest) // a_epoch
+        ended = range(progress.epoch, progress.epoch + whole)
+        due = (epoch for epoch in ended if epoch % config.validation.interval == 0 or epoch == epochs)
+        return batches, sum(1 for _ in due)
+
+    def _validation_s(self, progress: Progress) -> float:
+        """Return the seconds of the last validation; NaN before the first."""
+        rates = (metrics.get("perf/val_events_per_s", 0.0) for metrics in reversed(progress.history))
+        rate = next((rate for rate in rates if rate > 0), math.nan)
+        return self.parts.val_loader.plan.num_events / rate
