@@ -24,6 +24,7 @@ class TimeLeft:
         self.parts = parts
         self.max_steps = max_steps
         self._steps: deque[tuple[int, float]] | None = None
+        self._batches, self._seconds = 0, 0.0  # of those steps
 
     def after(self, progress: Progress, num_batches: int, step_s: float) -> dict[str, float]:
         """Return the seconds left as ``run_left_s``, and the validations ahead that are not in it: none was measured.
@@ -31,15 +32,22 @@ class TimeLeft:
         The first step compiles and warms up: it says nothing of those to come, and after it nothing is known.
         """
         if self._steps is None:
-            self._steps = deque(maxlen=_MEASURED)
+            self._steps = deque()
             return {}
-        self._steps.append((num_batches, step_s))
+        self._count(self._steps, num_batches, step_s)
         batches, validations = self._ahead(progress)
-        a_batch = sum(seconds for _, seconds in self._steps) / sum(count for count, _ in self._steps)
+        a_batch = self._seconds / self._batches
         a_validation = self._validation_s(progress)
         known = 0 if math.isnan(a_validation) else validations
         left_s = batches * a_batch + (known * a_validation if known else 0.0)
         return {"run_left_s": left_s, "unmeasured_validations": float(validations - known)}
+
+    def _count(self, steps: deque[tuple[int, float]], num_batches: int, step_s: float) -> None:
+        if len(steps) == _MEASURED:
+            gone, gone_s = steps.popleft()
+            self._batches, self._seconds = self._batches - gone, self._seconds - gone_s
+        steps.append((num_batches, step_s))
+        self._batches, self._seconds = self._batches + num_batches, self._seconds + step_s
 
     def _ahead(self, progress: Progress) -> tuple[int, int]:
         """Return the batches and the validations that are to come."""
@@ -49,9 +57,9 @@ class TimeLeft:
         if self.max_steps is not None:
             batches = min(batches, (self.max_steps - progress.step) * config.training.grad_accum_steps)
         whole = 0 if batches < rest else 1 + (batches - rest) // a_epoch
-        ended = range(progress.epoch, progress.epoch + whole)
-        due = (epoch for epoch in ended if epoch % config.validation.interval == 0 or epoch == epochs)
-        return batches, sum(1 for _ in due)
+        last, interval = progress.epoch + whole - 1, config.validation.interval
+        due = last // interval - (progress.epoch - 1) // interval
+        return batches, due + int(whole > 0 and last == epochs and epochs % interval > 0)
 
     def _validation_s(self, progress: Progress) -> float:
         """Return the seconds of the last validation; NaN before the first."""
