@@ -257,6 +257,11 @@ def test_status_of_a_finished_run(course: Any, write_run: Write) -> None:
 def test_status_of_a_killed_run_is_bad(course: Any, write_run: Write) -> None:
     report = status_report(write_run(course(steps=5, end="killed")))
     assert (report.state, report.bad) == ("killed", True)
+    screen = Console(width=120, record=True, file=io.StringIO())
+    show_status(screen, report)
+    assert "Why      its process is gone and its record has no last word" in screen.export_text(), (
+        "it said: run is killed"
+    )
 
 
 def test_an_interrupted_run_is_no_fault_and_goes_on(course: Any, write_run: Write) -> None:

@@ -7,7 +7,6 @@ from typing import Any, Final
 from xectool.runlog.writer import RunWriter
 from xectool.training.process.progress import Observer
 
-
 CODES: Final = {
     "copied_light": "XT-DUPLICATE-EVENTS",
     "files_differ": "XT-INPUT-SCALE",
