@@ -152,6 +152,47 @@ def test_an_interrupt_in_the_grid_leaves_the_seeds_that_are_done(
     assert outcome.document["result"]["rows"] == result["rows"]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("shallow")
+@pytest.mark.parametrize(
+    ("at", "seeds", "rows", "said"),
+    [
+        (24, 1, 6, "1 of 2 seeds done, which alone tells of no rate"),
+        (11, 1, 3, "the first seed got to 0.0"),
+        (3, 0, 0, ""),
+    ],
+)
+def test_an_interrupt_in_the_ramp_leaves_what_it_has_reached(
+    xectool: Callable[..., Any],
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at: int,
+    seeds: int,
+    rows: int,
+    said: str,
+) -> None:
+    """All of it was lost, unlike that of a grid."""
+    advance, steps = LineWatcher.advanced, list[int]()
+
+    def advance_until(watcher: LineWatcher, num_batches: int, values: dict[str, float]) -> None:
+        advance(watcher, num_batches, values)
+        steps.append(num_batches)
+        if len(steps) == at:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(LineWatcher, "advanced", advance_until)
+    before = config.read_bytes()
+    outcome = xectool("lr-sweep", config, "--range", "1e-5:1e-1", "--steps", "20", "--write", "--json")
+    assert (outcome.code, outcome.document["status"], config.read_bytes()) == (130, "error", before)
+    (found, *others) = outcome.document["findings"]
+    assert found["code"] == "XT-INTERRUPTED"
+    assert found["fix"].endswith("--range 1e-05:0.1 --steps 20 --seeds 2" if seeds else "--write --json")
+    result = outcome.document["result"] or {"rows": [], "seeds": 0, "recommended_lr": None}
+    assert (result["seeds"], len(result["rows"]), result["recommended_lr"]) == (seeds, rows, None)
+    told = [other["problem"] for other in others if other["problem"].startswith("interrupted in the ramp: ")]
+    assert [said in problem for problem in told] == [True] * seeds
+
+
 def test_the_rate_to_use_is_told_once() -> None:
     """The first table called one rate optimal, the verdict gave another."""
     numbers = (0.9, 0.5, 0.4, 0.01, True, 2.0, 1.0, 0)

@@ -42,8 +42,15 @@ def test_a_training_that_ran_away_is_not_just_finished(xectool: Run, files: Path
     assert [code for code in said if code in ("XT-SPIKE-LR", "XT-NAN-LR", "XT-CONFIG-LR")], run.document["findings"]
     (found,) = said.values()
     assert found["fix"] == f"xectool diagnose run {run.document['result']['run_dir']}"
-    sound = xectool("train", files / "config.yaml", "--run-name", "sound", "--json").document["findings"]
-    assert not [item for item in sound if "diagnose run" in item["fix"]], "the control"
+    diverged = run.document["result"]["diverged"]
+    assert diverged.startswith("diverged: val/loss ended at ")
+    assert found["problem"].startswith(diverged)
+    assert "; the best checkpoint is of epoch " in diverged
+    plain = xectool("train", files / "config.yaml", "--run-name", "ran-away-again", *words)
+    assert (plain.code, "finished, but diverged: " in plain.err) == (0, True), plain.err
+    sound = xectool("train", files / "config.yaml", "--run-name", "sound", "--json").document
+    assert not [item for item in sound["findings"] if "diagnose run" in item["fix"]], "the control"
+    assert sound["result"]["diverged"] == ""
 
 
 def test_simulate_reports_what_it_wrote(xectool: Run, tmp_path: Path) -> None:

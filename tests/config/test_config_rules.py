@@ -317,6 +317,8 @@ def test_a_run_that_is_made_short_has_no_warm_up_that_nobody_asked_for(epochs: A
     content = {"kind": "regressor", "tasks": {"energy": {"enabled": True}}}
     resolved = config_from_dict({**content, "training": {"epochs": epochs}}, "test").training
     assert resolved.warmup_epochs == warmup
+    told = config_from_dict({**content, "training": {"warmup_epochs": "auto", "epochs": epochs}}, "test").training
+    assert told == resolved
     assert config_from_dict({**content, "training": resolved.model_dump()}, "test").training == resolved
     with pytest.raises(ConfigError, match="leaves the schedule no epoch"):
         config_from_dict({**content, "training": {"epochs": 2, "warmup_epochs": 2}}, "test")

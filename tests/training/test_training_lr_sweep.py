@@ -198,7 +198,7 @@ def test_an_interrupt_above_a_whole_grid_leaves_its_choice(
     assert swept.interrupted
     assert (swept.choice, swept.rows) == (whole.choice, whole.rows)
     assert swept.choice is not None
-    told = cut_short(swept, "c.yaml", 2, 5 * STEPS)
+    told = cut_short(swept, "c.yaml", STEPS, 2, 5 * STEPS)
     assert (told.severity.value, told.where) == ("warning", "--final-steps")
     assert told.problem.startswith("interrupted before the final and the rates above 0.001: ")
 

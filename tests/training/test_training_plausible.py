@@ -35,8 +35,9 @@ from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
 from xectool.training.events.targets import resolve_target_scaling, stretched_scales
 from xectool.training.guards.inputs import opinion_of
+from xectool.training.guards.report import CODES
 from xectool.training.healing.file_light import LightByFile
-from xectool.training.healing.implausible import implausible, usual_extremes
+from xectool.training.healing.implausible import NO_READING, implausible, usual_extremes
 from xectool.training.healing.reach import out_of_reach
 from xectool.training.process.device import plan_execution
 from xectool.training.process.progress import NullObserver
@@ -421,9 +422,16 @@ def test_without_the_guard_they_are_trained_on_and_nobody_is_told(tiny_config: C
 def test_where_nothing_may_be_left_out_they_are_only_named(
     tiny_config: Config, broken: Path, guards: dict[str, Any]
 ) -> None:
-    result = engine.train(tiny_config(data={"train_path": str(broken)}, tasks=ENERGY, guards=guards), max_steps=3)
+    heard: list[str] = []
+    observer = NullObserver()
+    observer.message = heard.append  # type: ignore[method-assign]
+    config = tiny_config(data={"train_path": str(broken)}, tasks=ENERGY, guards=guards)
+    result = engine.train(config, max_steps=3, observer=observer)
     found = events(result.run_dir, "implausible_event")
     assert named(found) == {BRIGHT, DEAD, SENTINEL, LATE}
+    dark = {event.message: event.data["reasons"][0] == NO_READING for event in found}
+    codes = {message: "XT-NAN-DATA" if is_dark else "XT-SPIKE-EVENT" for message, is_dark in dark.items()}
+    assert {f"{code}: {message}" for message, code in codes.items()} <= {*heard}, "what `xectool explain` takes"
     assert {event.data["action"] for event in found} == {"record"}
     assert not events(result.run_dir, "quarantine")
 
@@ -659,3 +667,7 @@ def test_a_pedestal_in_all_files_is_no_light(tiny_config: Config) -> None:
     assert "in its darkest sensors" in opinion.reason
     bright = opinion_of(replace(batch, npho=batch.npho * 1e4), Normalizer(NormalizationConfig()))
     assert bright.reason.startswith("an event has")
+
+
+def test_each_code_before_a_line_on_the_data_has_an_explanation() -> None:
+    assert {code: engine.explain(code).title != "" for code in CODES.values()} == dict.fromkeys(CODES.values(), True)

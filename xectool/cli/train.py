@@ -82,7 +82,7 @@ def _show(result: TrainResult, again: str, json: bool) -> None:
     if result.status == "interrupted":
         output.interrupted(result.as_dict(), fix=again)
         raise AlreadyShown(EXIT_INTERRUPTED)
-    done = _DONE.get(result.status, result.status)
+    done = _DONE.get(result.status, result.status) + (", but diverged" if result.diverged else "")
     best = f", best epoch {result.best_epoch} of {result.epochs}" if result.best_epoch else ""
     rows, columns = result.headline_rows(), ["metric", "network", "conventional"]
     shown = 3 if any(row[2] != "" for row in rows) else 2  # nothing conventional does what a masked autoencoder does

@@ -39,7 +39,8 @@ def knob(default: Any, description: str, unit: str = "", code: str = "", **bound
         **bounds: Limits of a number.
     """
     extra: dict[str, Any] = {"unit": unit} | ({"code": code} if code else {})
-    return Field(default=default, description=description, json_schema_extra=extra, **bounds)
+    read = default == "auto"  # what it stands for may depend on other keys, which are read before it
+    return Field(default=default, validate_default=read, description=description, json_schema_extra=extra, **bounds)
 
 
 def section(factory: Any, description: str) -> Any:

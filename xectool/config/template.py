@@ -131,7 +131,9 @@ def _lines(config: RunConfig, keys: Mapping[str, Key], values: Mapping[str, Any]
 
 
 def _value(config: RunConfig, dotted: str) -> Any:
+    part: Any = config
     value: Any = config.to_dict()
     for name in dotted.split("."):
-        value = value[name]
-    return value
+        field, given = type(part).model_fields[name], name in part.model_fields_set
+        part, value = getattr(part, name), value[name]
+    return field.default if field.default == "auto" and not given else value  # it goes with what a user changes next

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+import math
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
 
-from xectool.config.section import Bool, Float, Int, Section, describe, knob, read_float, refuse, section
+from xectool.config.section import Bool, Float, Int, Section, describe, knob, read_float, read_int, refuse, section
 
 _OFF = {"none", "null", "false", "off", "no"}
-_WARM_UP = "Epochs over which the learning rate rises linearly; unless given, none in a run of no more"
+_USUAL_WARM_UP = 2
+_WARM_UP = f"Epochs over which the learning rate rises linearly; auto: {_USUAL_WARM_UP}, none in a run of no more"
 
 MAX_HOPS = 4
 """Neighbours within 4 hops; where none of them is visible 8 and 16 are tried, which is half of the end faces."""
@@ -50,6 +51,13 @@ def _read_ema(value: object) -> object:
     return decay
 
 
+def _read_warm_up(value: object, info: ValidationInfo) -> object:
+    # The number stands in the configuration from here on: a run records it, and a resumed one can tell another.
+    if value != "auto":
+        return read_int(value)
+    return _USUAL_WARM_UP if info.data.get("epochs", math.inf) > _USUAL_WARM_UP else 0
+
+
 def _read_checkpointing(value: object) -> object:
     return "none" if _is_off(value) else value
 
@@ -70,6 +78,11 @@ Amp = Annotated[Literal["auto", "off", "bf16", "fp16"], BeforeValidator(_read_am
 Scheduler = Annotated[
     Literal["constant", "cosine", "onecycle", "plateau", "cosine_restarts"], BeforeValidator(_read_scheduler)
 ]
+WarmUp = Annotated[
+    int,
+    BeforeValidator(_read_warm_up),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0, "maximum": 1_000_000}, {"const": "auto"}]}),
+]
 EmaDecay = Annotated[float | None, BeforeValidator(_read_ema)]
 Checkpointing = Annotated[Literal["none", "stages"], BeforeValidator(_read_checkpointing)]
 Device = Annotated[str, BeforeValidator(_read_device)]
@@ -84,7 +97,7 @@ class TrainingConfig(Section):
     epochs: Int = knob(20, "Passes over the training events", "epochs", gt=0, le=1_000_000)
     lr: Float = knob(3e-4, "Peak learning rate of AdamW", "1", gt=0, le=10)
     weight_decay: Float = knob(1e-4, "Decoupled weight decay; norms and biases are left out", "1", ge=0, le=10)
-    warmup_epochs: Int = knob(2, _WARM_UP, "epochs", ge=0, le=1_000_000)
+    warmup_epochs: WarmUp = knob("auto", _WARM_UP, "epochs", ge=0, le=1_000_000)
     lr_scheduler: Scheduler = knob("constant", "Course of the learning rate after the warm-up", code="CFG-05")
     max_lr: Float | None = knob(None, "Peak of onecycle; null: lr", "1", gt=0, le=10)
     pct_start: Float = knob(0.3, "Rising share of onecycle", "1", "CFG-28", gt=0, lt=1)
@@ -110,15 +123,6 @@ class TrainingConfig(Section):
     )
     device: Device = knob("auto", "auto, cpu, cuda or cuda:N", code="CFG-05")
     profile: Bool = knob(False, "Time data, transfer, forward, backward and optimiser")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short_runs_have_no_warm_up(cls, given: Any) -> Any:
-        """Leave out a warm-up that nobody asked for and that would leave the schedule no epoch."""
-        if not isinstance(given, Mapping) or "warmup_epochs" in given:
-            return given
-        lengths = range(1, cls.model_fields["warmup_epochs"].default + 1)
-        return {**given, "warmup_epochs": 0} if str(given.get("epochs")) in map(str, lengths) else given
 
 
 class RegressorTrainingConfig(TrainingConfig):
@@ -156,7 +160,7 @@ class IntensityReweightingConfig(Section):
 class SensorTrainingConfig(TrainingConfig):
     """What the sensor-level trainings (MAE, inpainter) add."""
 
-    warmup_epochs: Int = knob(0, _WARM_UP, "epochs", ge=0, le=1_000_000)
+    warmup_epochs: WarmUp = knob(0, _WARM_UP, "epochs", ge=0, le=1_000_000)
     lr: Float = knob(1e-4, "Peak learning rate of AdamW", "1", gt=0, le=10)
     lr_min: Float = knob(1e-6, "Lowest learning rate", "1", ge=0, le=10)
     ema_decay: EmaDecay = knob(None, "Decay of the weight average used to validate; null for none", "1", "CFG-52")

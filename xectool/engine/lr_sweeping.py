@@ -58,8 +58,8 @@ class LrSweepResult:
         final_rows: The best rate of the grid and those beside it after these steps.
         plot: PNG; the PDF and ``lr_sweep.json`` lie beside it. None without ``--output``.
         written: Configuration the rate was written into, or None.
-        interrupted: Whether Ctrl-C ended the grid, so that there is no rate, or the final, so that the grid alone
-            decides; nothing is written.
+        interrupted: Whether Ctrl-C ended the grid or ramp, so that there is no rate, or the final, so that the grid
+            alone decides; nothing is written.
         reference: The table of the older notes with its corrections, where it was asked for.
         findings: Why there is no rate, or what to know about it.
     """
@@ -125,7 +125,7 @@ def lr_sweep(  # noqa: PLR0913  the function is the command: one argument an opt
 
     Raises:
         XecError: Anything the user can act on.
-        KeyboardInterrupt: Before one seed of a grid has all rates; a later one ends the sweep with what is found.
+        KeyboardInterrupt: Before a seed has all rates of a grid, or ten steps of a ramp; later what is found is kept.
     """
     rates, length = _checked(lrs, ramp, steps, seeds)
     final = _final_steps(final_steps, ramp, length)
@@ -177,16 +177,17 @@ def _with_final(
         command: Configuration and settings as typed.
         observer: Receives progress.
     """
-    doubts, (seeds, steps) = _doubts(sweep, sweeper.parts.baseline.objective, command), size
+    seeds, steps = size
+    nothing = sweep.interrupted and sweep.choice is None
+    doubts = () if nothing else _doubts(sweep, sweeper.parts.baseline.objective, command)
     if sweep.interrupted:
-        doubts = doubts if sweep.choice is not None else ()
-        return sweep, (*doubts, cut_short(sweep, command, *size)), True
+        return sweep, (*doubts, cut_short(sweep, command, sweeper.steps, *size)), True
     if not steps or sweep.choice is None or len(sweep.rows) < 2 or _refuses(doubts):
         return sweep, doubts, False
     try:
         sweep = run_final(sweeper, sweep, seeds, steps, observer.phase)
     except KeyboardInterrupt:
-        return sweep, (*doubts, cut_short(sweep, command, seeds, steps)), True
+        return sweep, (*doubts, cut_short(sweep, command, sweeper.steps, *size)), True
     return sweep, doubts if sweep.choice else (*doubts, none_holds(sweep, command)), False
 
 

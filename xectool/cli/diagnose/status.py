@@ -15,6 +15,15 @@ if TYPE_CHECKING:
 
     from xectool.diagnosis.reports.status import StatusReport
 
+_OF_STATE = {
+    "running": "its record says no end, and its process lives",
+    "finished": "the run has finished",
+    "failed": "the run ended with an error",
+    "interrupted": "the run was asked to end",
+    "killed": "its process is gone and its record has no last word",
+    "unknown": "it was written on a host that cannot be asked from here, or is a copy",
+}
+
 
 def status(run: RunArgument = None, pid: PidOption = None, json: JsonOption = False) -> None:
     """Show one line a rank and a reading thread: phase, age, pace, waiting, last batch, cost of the record."""
@@ -44,8 +53,8 @@ def show_status(screen: Console, result: StatusReport) -> None:
     if result.workers:
         workers = [[w.loader, w.pid, w.state, duration(w.age_s), w.file, w.entries, w.reads] for w in result.workers]
         screen.print(table("readers", ["loader", "pid", "state", "for", "file", "entries", "reads"], workers))
-    why = [f"run is {result.state}"]
-    screen.print(verdict_box(result.verdict, why, result.next, not result.bad))
+    why = _OF_STATE.get(result.state, f"state of the run: {result.state}")
+    screen.print(verdict_box(result.verdict, [why], result.next, not result.bad))
 
 
 def _known(value: float, shown: str) -> str:

@@ -232,6 +232,7 @@ class PlausibleEvents:
             "implausible_event",
             f"entry {first.entry} of {first.file} ({event_named(first.run, first.event)}): {found[0].reason}"
             + (f", and {len(events) - 1} more" if len(events) > 1 else ""),
+            code=found[0].code,
             columns=list(IDENTITY_COLUMNS),
             events=[event.identity for event in events],
             files=sorted({event.file for event in events}),

@@ -58,10 +58,23 @@ def none_holds(sweep: Sweep, config: str) -> Finding:
     )
 
 
-def cut_short(sweep: Sweep, config: str, seeds: int, final_steps: int) -> Finding:
-    """Return that grid or final was interrupted, and the sweep that has them whole."""
-    steps, done = len(sweep.curves[0].losses), len({curve.seed for curve in sweep.curves})
-    severity, where = Severity.WARNING, "--final-steps"
+def _cut_ramp(sweep: Sweep, config: str, steps: int, seeds: int) -> Finding:
+    done, reached = len(sweep.curves), len(sweep.rates)
+    far = (
+        f"{done} of {counted(seeds, 'seed')} done"
+        if reached == steps
+        else f"the first seed got to {sweep.rates[-1]:.2g}"
+    )
+    problem = f"interrupted in the ramp: {far}, which alone tells of no rate"
+    fix = f"xectool lr-sweep {config}{sweep.asked} --steps {steps} --seeds {seeds}"
+    return Finding("XT-LR-UNSURE", Severity.ERROR, problem, where="--range", fix=fix)
+
+
+def cut_short(sweep: Sweep, config: str, steps: int, seeds: int, final_steps: int) -> Finding:
+    """Return that grid, ramp or final was interrupted, and the sweep that has them whole."""
+    if sweep.is_ramp:
+        return _cut_ramp(sweep, config, steps, seeds)
+    done, severity, where = len({curve.seed for curve in sweep.curves}), Severity.WARNING, "--final-steps"
     alone = f"{counted(steps, 'step')} a rate alone decide, of which the best rate is often too high for a long run"
     if sweep.choice is not None and sweep.interrupted:
         problem = f"interrupted before the final and the rates above {max(row.lr for row in sweep.rows):g}: {alone}"

@@ -24,6 +24,8 @@ from xectool.training.stepping.state import random_state_kept
 
 Start = Callable[[], None]
 """Loads the weights a run starts from into the parts, over those of the seed."""
+Taken = tuple[float, float, bool]
+"""Loss, gradient norm and soundness of a step."""
 
 
 @dataclass(frozen=True)
@@ -80,23 +82,34 @@ class Sweeper:
                     yield from (_same_at(curve, other) for other in rates[place + 1 :])
                     return
 
-    def ramp(self, rates: Sequence[float], number: int, windows: SharedWindows) -> Curve:
-        """Return the curve of one run whose rate is another at each step."""
+    def ramp(self, rates: Sequence[float], number: int, windows: SharedWindows) -> tuple[Curve | None, bool]:
+        """Return the curve of one run whose rate is another at each step, and whether Ctrl-C has cut it.
+
+        It is None where that came before a step.
+        """
+        taken: list[Taken] = []
         with self._put_back():
             self._begin(number)
-            return self._curve(rates, number, windows, np.empty(0))
+            try:
+                self._take(rates, windows, taken)
+            except KeyboardInterrupt:
+                return _as_curve(rates[0], number, taken) if taken else None, True
+        return _as_curve(rates[0], number, taken), False
 
     def _curve(self, rates: Sequence[float], number: int, windows: SharedWindows, start_losses: Numbers) -> Curve:
+        taken: list[Taken] = []
+        self._take(rates, windows, taken)
+        return _as_curve(rates[0], number, taken, start_losses)
+
+    def _take(self, rates: Sequence[float], windows: SharedWindows, taken: list[Taken]) -> None:
+        """Add each step to a list as soon as it is taken, which an interrupt leaves."""
         stepper = self.parts.stepper
-        taken: list[tuple[float, float, bool]] = []
         for lr, window in zip(rates, windows, strict=True):
             result = stepper.run(window, lr)
             norm = result.grad_norm if result.loss == result.loss else math.nan
             # A step skipped because a scaled gradient left the range of float16 says nothing about the rate.
             taken.append((result.loss, norm, result.finite or result.overflow))
             self.on_step()
-        losses, norms, finite = (np.array(values) for values in zip(*taken, strict=True))
-        return Curve(rates[0], number, losses, norms, finite, start_losses)
 
     def _begin(self, number: int) -> None:
         """Draw the weights of a seed; those of the first are the ones the run itself begins with."""
@@ -144,6 +157,11 @@ def _holders(parts: RunParts) -> dict[str, Any]:
     stepper = parts.stepper
     named = {"model": parts.model, "task": parts.task, "optimizer": stepper.optimizer}
     return {**named, "scaler": stepper.scaler} if stepper.scaler.is_enabled() else named
+
+
+def _as_curve(lr: float, number: int, taken: Sequence[Taken], start_losses: Numbers | None = None) -> Curve:
+    losses, norms, finite = (np.array(values) for values in zip(*taken, strict=True))
+    return Curve(lr, number, losses, norms, finite, np.empty(0) if start_losses is None else start_losses)
 
 
 def _same_at(curve: Curve, lr: float) -> Curve:

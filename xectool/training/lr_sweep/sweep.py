@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from xectool.training.lr_sweep.choice import Choice, beyond, choose, rounded
 from xectool.training.lr_sweep.curves import Curve
-from xectool.training.lr_sweep.ramp import choose_ramp, ramp_rates, ramp_rows
+from xectool.training.lr_sweep.ramp import FEWEST, choose_ramp, ramp_rates, ramp_rows
 from xectool.training.lr_sweep.refusal import InputFacts, input_facts
 from xectool.training.lr_sweep.rows import EXPLODES, RateRow, grid_rows
 from xectool.training.lr_sweep.runner import Sweeper
@@ -30,8 +30,9 @@ class Sweep:
         choice: What the rule says, whether or not the curves can be used; None where it says nothing.
         final_curves: Those of the rates that ran on for more steps; empty without a final.
         final_rows: Their table.
-        interrupted: Whether Ctrl-C ended the grid: there are the seeds that were whole by then, and no choice unless
-            all of them were.
+        interrupted: Whether Ctrl-C ended grid or ramp: there are the seeds that were whole by then, of a ramp else the
+            rates that the first one has reached, and no choice unless all seeds of a grid were whole.
+        is_ramp: Whether the rate rose within each curve.
     """
 
     rates: tuple[float, ...]
@@ -43,6 +44,7 @@ class Sweep:
     final_curves: tuple[Curve, ...] = ()
     final_rows: tuple[RateRow, ...] = ()
     interrupted: bool = False
+    is_ramp: bool = False
 
 
 def sweep_grid(
@@ -121,15 +123,34 @@ def _run_grid(
 
 
 def sweep_ramp(sweeper: Sweeper, low: float, high: float, seeds: int) -> Sweep:
-    """Let the rate rise from ``low`` to ``high`` over the steps, once a seed."""
+    """Let the rate rise from ``low`` to ``high`` over the steps, once a seed.
+
+    Raises:
+        KeyboardInterrupt: Before the first seed had enough steps to be read; later the sweep is returned as far as it
+            came, without a choice: the seeds that are whole, or else the rates the first one has reached.
+    """
     rates = ramp_rates(low, high, sweeper.steps)
     windows = [sweeper.windows(number, seeds) for number in range(seeds)]
     inputs, hopeless = _inputs(sweeper, windows)
     if hopeless:
         return Sweep(tuple(rates), inputs)
-    curves = [sweeper.ramp(rates, number, own) for number, own in enumerate(windows)]
+    sweep, curves = Sweep(tuple(rates), inputs, asked=f" --range {low:g}:{high:g}", is_ramp=True), list[Curve]()
+    for number, own in enumerate(windows):
+        curve, interrupted = sweeper.ramp(rates, number, own)
+        if interrupted:
+            return _cut_ramp(replace(sweep, interrupted=True), curves, curve)
+        curves += [curve] if curve else []
     rows, choice = ramp_rows(rates, curves), choose_ramp(rates, curves)
-    return Sweep(tuple(rates), inputs, tuple(curves), rows, choice, asked=f" --range {low:g}:{high:g}")
+    return replace(sweep, curves=tuple(curves), rows=rows, choice=choice)
+
+
+def _cut_ramp(sweep: Sweep, whole: Sequence[Curve], cut: Curve | None) -> Sweep:
+    """Return a sweep with the seeds that are whole, or without any with the rates that the first one has reached."""
+    curves = tuple(whole) or ((cut,) if cut is not None and len(cut.losses) >= FEWEST else ())
+    if not curves:
+        raise KeyboardInterrupt
+    rates = sweep.rates[: len(curves[0].losses)]
+    return replace(sweep, rates=rates, curves=curves, rows=ramp_rows(rates, curves))
 
 
 def _inputs(sweeper: Sweeper, windows: Sequence[SharedWindows]) -> tuple[InputFacts, bool]:
