@@ -190,8 +190,8 @@ def exit_codes() -> Iterator[str]:
         "An answer that finds no room on a full disk is 3 as well, and stands on the other of stdout and stderr;",
     )
     yield "`train` without `--json` keeps the code of its work, which is in its directory whatever became of its log."
-    yield "A training that no guard stopped is 0, also where its loss ran away: it ends as `finished, but diverged`, and"
-    yield "`result.diverged` of its `--json` says by how much; `xectool diagnose run RUN` answers 1 then."
+    yield "A training that no guard stopped is 0, also where its loss ran away: it ends as `finished, but diverged`,"
+    yield "and `result.diverged` of its `--json` says by how much; `xectool diagnose run RUN` answers 1 then."
     yield from ("", "The tree of errors that the Python API raises:", "", "```text")
     yield (inspect.getdoc(errors) or "").partition("::\n\n")[2].partition("\n\nExit 130")[0]
     yield from (
