@@ -66,8 +66,37 @@ def test_predict_keeps_what_the_file_of_the_older_system_tells(reference_dir: Pa
     for setting in ("tasks.energy.loss_fn=l1", "tasks.angle.log_transform=true", "model.encoder_dim=64"):
         with pytest.raises(UsageError, match="belongs to the training of the model"):
             engine.predict(source, data, output=tmp_path / "p.root", names=[setting])
-    with pytest.raises(UsageError, match="as its file tells it") as error:
-        engine.predict(
-            source, data, output=tmp_path / "p.root", names=["tasks.energy.log_transform=true"], engine="onnx"
-        )
-    assert error.value.fix == "--engine eager"
+
+
+def test_an_export_is_told_what_the_older_system_does_not_store(reference_dir: Path, tmp_path: Path) -> None:
+    """A graph gave the logarithm of an energy as an energy, and nothing said what was assumed."""
+    source, data = older("regressor", reference_dir, tmp_path), [str(reference_dir / "data/synth_tiny.root")]
+    told = ["tasks.energy.log_transform=true"]
+    engine.predict(source, data, output=tmp_path / "eager.root", max_events=4, names=told)
+    engine.predict(source, data, output=tmp_path / "onnx.root", max_events=4, names=told, engine="onnx")
+    plain = engine.export(source, output=tmp_path / "plain.onnx")
+    result = engine.export(source, output=tmp_path / "told.onnx", names=told)
+    engine.predict(tmp_path / "told.onnx", data, output=tmp_path / "told.root", max_events=4)
+    first, *others = (
+        uproot.open(tmp_path / name)["tree/pred_energy"].array(library="np")
+        for name in ("eager.root", "onnx.root", "told.root")
+    )
+    for other in others:
+        np.testing.assert_allclose(other, first, rtol=1e-4)
+    (said,), (left,) = ([item for item in of.findings if "losses" in item.problem] for of in (plain, result))
+    assert "tasks.energy: log_transform false, loss_beta 1.0, weight 1.0" in said.evidence
+    assert "tasks.energy: loss_beta 1.0, weight 1.0" in left.evidence
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("tasks.energy.loss_fn=l1", "belongs to the training"),
+        ("data.npho_branch=light", "no effect without --verify-on"),
+    ],
+)
+def test_an_export_refuses_settings_without_effect(
+    reference_dir: Path, tmp_path: Path, setting: str, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        engine.export(older("regressor", reference_dir, tmp_path), output=tmp_path / "a.onnx", names=[setting])

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from xectool.engine.exporting import ExportResult
 
 MEBI = 1024.0**2
+TOLD_HELP = (
+    "What a checkpoint of the older system does not tell: tasks.energy.log_transform=true; or a name in --verify-on "
+    "that is not the training's: data.npho_branch and the like; repeatable."
+)
 
 
 def export(
@@ -45,6 +49,7 @@ def export(
         typer.Option("--verify-on", metavar="DATA", help="ROOT files to compare on too; repeatable."),
     ] = None,
     max_events: MaxEventsOption = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=TOLD_HELP)] = None,
     json: JsonOption = False,
 ) -> None:
     """Export a network; the file is kept only if it gives the same numbers as the original."""
@@ -60,6 +65,7 @@ def export(
             weights=weights,
             verify_on=verify_on or (),
             max_events=max_events,
+            names=set_ or (),
             observer=observer,
         )
     Output("export", json).result(

@@ -215,16 +215,10 @@ def _as_onnx(loaded: LoadedModel, request: Request) -> LoadedModel:
             where=f"--engine {ONNX}",
             fix=f"--engine {COMPILED}, or --device cpu",
         )
-    if loaded.told:
-        raise UsageError(
-            f"--engine {ONNX} exports a checkpoint as its file tells it, without {loaded.told[0]}",
-            where=f"--engine {ONNX}",
-            fix=f"--engine {EAGER}",
-        )
     with tempfile.TemporaryDirectory(prefix="xectool-") as folder:
         target = Path(folder) / "network.onnx"
         try:
-            export(request.model, to=ONNX, output=target, weights=request.weights)
+            export(request.model, to=ONNX, output=target, weights=request.weights, names=loaded.told)
         except DiskError as error:
             fix = f"export TMPDIR=$HOME   # or another disk with space; or --engine {EAGER}"
             raise DiskError(error.problem, where=error.where, fix=fix, code=error.code) from error

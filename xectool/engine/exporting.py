@@ -11,7 +11,7 @@ from typing import Any, cast
 from xectool.checkpoint.format import Checkpoint
 from xectool.engine.exports.events import VerifyEvents, yardsticks
 from xectool.engine.exports.sources import require_sound, source_of
-from xectool.engine.loading import LoadedModel, check_options, load_checkpoint, ready_model
+from xectool.engine.loading import LoadedModel, assumed_losses, check_options, load_checkpoint, ready_model, told_of
 from xectool.engine.output_places import files_read, require_file_place
 from xectool.errors import UsageError, in_shell, nearest, unknown_choice
 from xectool.export import exporter
@@ -88,6 +88,7 @@ def export(  # noqa: PLR0913 - the function is the command: one argument an opti
     weights: str = "auto",
     verify_on: Sequence[str] = (),
     max_events: int | None = None,
+    names: Sequence[str] = (),
     observer: Observer | None = None,
 ) -> ExportResult:
     """Export the network of a checkpoint, and compare what the file gives with the network itself.
@@ -101,6 +102,7 @@ def export(  # noqa: PLR0913 - the function is the command: one argument an opti
         weights: ``auto`` (EMA where present), ``ema``, ``model`` or ``best``.
         verify_on: ROOT files to compare on too; without, simulated events are taken.
         max_events: Compare on so many events of them at most; None is 1000.
+        names: As of `predict`: what a checkpoint of the older system does not tell, and names in ``verify_on``.
         observer: Receives progress.
 
     Raises:
@@ -116,11 +118,11 @@ def export(  # noqa: PLR0913 - the function is the command: one argument an opti
     _check_mode(format_name, inputs)
     digest = require_sound(source, weights)
     stored = load_checkpoint(source, weights)
-    loaded = ready_model(stored, source, weights, "cpu")
+    loaded = ready_model(stored, source, weights, "cpu", told_of(stored, names))
     loaded.network.eval()
     graph = make_graph(loaded.network, tasks, inputs)
     watching.phase("verify", 0)
-    events = VerifyEvents(loaded, verify_on, max_events)
+    events = VerifyEvents(loaded, verify_on, max_events, [name for name in names if name not in loaded.told])
     first = events.first()
     order = Order(
         loaded.network,
@@ -131,7 +133,8 @@ def export(  # noqa: PLR0913 - the function is the command: one argument an opti
         yardsticks(loaded, graph, inputs, first, events.metrics()),
     )
     written = exporter.export(order, first, events.more(watching), target)
-    return _result(order, written, events.title, events.findings)
+    notes = (*loaded.notes, *assumed_losses(loaded, str(checkpoint)), *events.findings)
+    return _result(order, written, events.title, notes)
 
 
 def _result(order: Order, written: Exported, verified_on: str, findings: tuple[Finding, ...]) -> ExportResult:

@@ -46,7 +46,7 @@ def open_events(
     """
     config = loaded.config
     tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
-    section = config.data.model_copy(update={"num_workers": 0, **_own_names(config.data, names)})
+    section = config.data.model_copy(update={"num_workers": 0, **own_names(config.data, names)})
     source = open_source(section, list(data), tasks=tasks, require_truth=False)
     source = source if max_events is None else source.first(max_events)
     source.kept_files = _KEPT_FILES  # read once, one after the other: 64 open ones would be 9 MB
@@ -55,7 +55,7 @@ def open_events(
     return source
 
 
-def _own_names(usual: DataConfig, names: Sequence[str]) -> dict[str, object]:
+def own_names(usual: DataConfig, names: Sequence[str]) -> dict[str, object]:
     """Return the fields of the data section that settings of names give another value.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from xectool.engine.input_events import open_events
+from xectool.engine.input_events import open_events, own_names
 from xectool.engine.loading import LoadedModel, served_in_order
 from xectool.errors import UsageError
 from xectool.export.exporter import BATCH_SIZES, HIDDEN_SHARE, RawEvents
@@ -87,15 +87,22 @@ class VerifyEvents:
         loaded: The network; its configuration names the branches.
         data: ROOT files; empty simulates.
         max_events: Of the files; None is 1000.
+        names: Names in the files that are not the training's.
     """
 
-    def __init__(self, loaded: LoadedModel, data: Sequence[str], max_events: int | None) -> None:
+    def __init__(
+        self, loaded: LoadedModel, data: Sequence[str], max_events: int | None, names: Sequence[str] = ()
+    ) -> None:
         if not data and max_events is not None:
             raise UsageError(
                 "--max-events has no effect without --verify-on", where="--max-events", fix="--verify-on DATA.root"
             )
+        if not data and own_names(loaded.config.data, names):
+            raise UsageError(
+                f"{names[0]} has no effect without --verify-on", where=f"--set {names[0]}", fix="--verify-on DATA.root"
+            )
         self.loaded = loaded
-        self.source = open_events(loaded, data, max_events or _MAX_EVENTS) if data else None
+        self.source = open_events(loaded, data, max_events or _MAX_EVENTS, names) if data else None
         self.findings: tuple[Finding, ...] = ()
         self.title = f"{BATCH_SIZES[-1]} simulated events"
         if self.source is not None:
