@@ -56,6 +56,8 @@ def test_predict_is_told_what_the_older_system_does_not_store(reference_dir: Pat
     np.testing.assert_allclose(after, np.exp(before), rtol=1e-5)
     (said,), (left,) = ([item for item in of.findings if "losses" in item.problem] for of in (plain, result))
     assert "--set tasks.energy.log_transform=VALUE" in said.fix
+    assert said.problem.endswith("for val/loss, and no logarithm for energy, timing")
+    assert left.problem.endswith("for val/loss, and no logarithm for timing")
     assert "tasks.energy: loss_beta 1.0, weight 1.0" in left.evidence
     compared = engine.compare(source, data, variants=("raw", "neighbour"), max_events=4, names=told)
     assert compared.events == 4
@@ -66,6 +68,8 @@ def test_predict_keeps_what_the_file_of_the_older_system_tells(reference_dir: Pa
     for setting in ("tasks.energy.loss_fn=l1", "tasks.angle.log_transform=true", "model.encoder_dim=64"):
         with pytest.raises(UsageError, match="belongs to the training of the model"):
             engine.predict(source, data, output=tmp_path / "p.root", names=[setting])
+    with pytest.raises(UsageError, match="predicts no width"):
+        engine.predict(source, data, output=tmp_path / "p.root", names=["tasks.timing.loss_fn=gaussian_nll"])
 
 
 def test_an_export_is_told_what_the_older_system_does_not_store(reference_dir: Path, tmp_path: Path) -> None:

@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import create_model
 from rich.console import Console
 from xectool import engine
 from xectool.cli.estimate_memory import _show
 from xectool.config.host_memory import BASE, READERS, NumEvents, host_memory_bytes, loader_terms
+from xectool.config.invalid import InvalidConfigError
 from xectool.config.load import config_from_dict, load_config
 from xectool.config.platform import ADDRESS_SPACE, Platform, memory_budgets, memory_limits, more_memory
+from xectool.config.root import KINDS, RegressorConfig
 from xectool.config.rules.capacity import HostMemorySuffices
 from xectool.config.rules.platform import Situation
 from xectool.detector.platforms import GPUS, find_gpu
@@ -204,10 +207,21 @@ def test_a_checkpoint_has_the_size_that_was_estimated(kind: str, tiny_config: Pa
     assert checkpoint_bytes_of(EmptyNetwork.build(loaded).model, loaded) == estimated  # that of check-data and train
 
 
-@pytest.mark.parametrize("kind", ["regressor", "mae", "inpainter"])
-def test_without_a_configuration_a_kind_may_be_asked_for(kind) -> None:
-    asked = estimating._loaded(None, [f"kind={kind}", "model.encoder_dim=64"])
+@pytest.mark.parametrize("spelt", ["kind={}", " kind = {}"])
+@pytest.mark.parametrize("kind", ["regressor", "mae", "inpainter", "one_of_a_plugin"])
+def test_without_a_configuration_a_kind_may_be_asked_for(kind, spelt, monkeypatch) -> None:
+    plugin = create_model("Plugin", __base__=RegressorConfig, kind=(str, "one_of_a_plugin"))
+    monkeypatch.setitem(KINDS, "one_of_a_plugin", plugin)
+    asked = estimating._loaded(None, [spelt.format(kind), "model.encoder_dim=64"])
     assert (asked.kind, asked.model.encoder_dim, asked.data.batch_size) == (kind, 64, 16)
+    if kind == "one_of_a_plugin":
+        assert set(asked.tasks.enabled()) == set(estimating.QUICKSTART["tasks"])
+
+
+def test_a_kind_that_is_misspelt_is_the_only_error() -> None:
+    with pytest.raises(InvalidConfigError) as error:
+        estimating._loaded(None, ["kind=regresor"])
+    assert [found.code for found in error.value.findings] == ["CFG-05"]
 
 
 def test_default_is_the_quickstarts_network() -> None:

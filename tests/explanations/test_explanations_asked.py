@@ -67,7 +67,22 @@ def test_of_several_names_none_is_passed_over() -> None:
     with pytest.raises(UsageError, match="nothing is known about 'XT-OOM-GPX'") as error:
         engine.explain("CFG-60 XT-OOM-GPX")
     assert error.value.fix == "xectool explain XT-OOM-GPU"
+    with pytest.raises(UsageError, match=r"nothing is known about 'training\.lrr'"):
+        engine.explain("CFG-60 training.lrr")
     assert engine.explain("CFG-60 foo").text.endswith("No name of its own: foo")
+
+
+@pytest.mark.parametrize(
+    ("asked", "title"),
+    [
+        ("CFG-60 and CFG-27.", "CFG-60, CFG-27"),
+        ("training.lr 1e-4", "training.lr: "),
+        ("XT-OOM-GPU on a two-GPU node?", "XT-OOM-GPU: "),
+        ("G-03 vs. G-04", "G-03, G-04"),
+    ],
+)
+def test_marks_and_numbers_beside_a_name_are_no_names(asked: str, title: str) -> None:
+    assert engine.explain(asked).title.startswith(title)
 
 
 def test_two_names_of_one_topic_explain_it_once() -> None:

@@ -50,6 +50,12 @@ def test_the_last_epoch_is_always_validated(interval: int, validations: float) -
     assert known["unmeasured_validations"] == validations
 
 
+def test_the_last_step_of_an_epoch_has_fewer_batches() -> None:
+    """Ten batches in steps of four are three steps: after step 2 of 6 two and ten are left, not sixteen."""
+    known = left(parts(epochs=9, accum=4), 6, Progress(batch=8, step=2), 9.0, 4.0, count=4)
+    assert known == {"run_left_s": 12.0, "unmeasured_validations": 2.0}
+
+
 @pytest.mark.parametrize(("max_steps", "left_s", "validations"), [(3, 4.0, 0.0), (5, 12.0, 1.0), (99, 52.0, 3.0)])
 def test_a_run_of_some_steps_ends_with_them(max_steps: int, left_s: float, validations: float) -> None:
     """Two micro-batches a step, 2 s each."""

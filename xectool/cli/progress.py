@@ -105,31 +105,30 @@ class LiveWatcher(Watcher):
 
         self._bar: Progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
+            BarColumn(bar_width=14),
             MofNCompleteColumn(table_column=Column(min_width=7)),
             TextColumn("ETA"),
             TimeRemainingColumn(table_column=Column(min_width=7)),
-            TextColumn("{task.fields[run]}", table_column=Column(min_width=len("run > 119 min"))),
             TextColumn("{task.fields[values]}"),  # last, as it is cut on a narrow terminal
             console=screen,
             transient=True,
         )
-        # the imports alone take seconds
-        self._task: TaskID = self._bar.add_task("start", total=None, values="", run="")
+        self._task: TaskID = self._bar.add_task("start", total=None, values="")  # the imports alone take seconds
         self._bar.start()
 
     def phase(self, name: str, total: int, done: int = 0) -> None:
         """Replace the bar by that of a new phase."""
         super().phase(name, total, done)
         self._bar.remove_task(self._task)
-        self._task = self._bar.add_task(name, total=total or None, completed=done, values="", run="")
+        self._task = self._bar.add_task(name, total=total or None, completed=done, values="")
 
     def advanced(self, num_batches: int, values: Mapping[str, float]) -> None:
         """Move the bar."""
         super().advanced(num_batches, values)
         self._bar.advance(self._task, num_batches)
         if values:
-            self._bar.update(self._task, values=describe(values), run=of_run(values).removeprefix(", "))
+            parts = (of_run(values).removeprefix(", "), describe(values))
+            self._bar.update(self._task, values="  ".join(part for part in parts if part))
 
     def close(self) -> None:
         """Remove the bar."""

@@ -85,7 +85,6 @@ PRESETS: Final[Mapping[str, Preset]] = {
             "training.amp": ("off", "the same numbers everywhere"),
             "training.compile": ("none", "compiling would take longer than the test"),
             "training.epochs": (2, "one that starts and one that goes on"),
-            "training.warmup_epochs": (0, "two epochs are too few for it"),
             "training.deterministic": (True, "two runs must agree"),
             "checkpoint.save_interval": (1, "a checkpoint to resume from after each epoch"),
             "checkpoint.root_save_interval": (2, "two epochs have no tenth"),

@@ -73,7 +73,9 @@ def _told(kind: str, values: Mapping[str, Any], overrides: Sequence[str]) -> dic
             "the kind decides which keys there are", where=f"--set kind={after.kind}", fix=f"--kind {after.kind}"
         )
     keys = [dotted for dotted, key in keys_of(kind).items() if not key.is_section]
-    return {dotted: _value(after, dotted) for dotted in keys if _value(after, dotted) != _value(before, dotted)}
+    found = {dotted: _value(after, dotted) for dotted in keys if _value(after, dotted) != _value(before, dotted)}
+    as_auto = {text.partition("=")[0].strip() for text in overrides if text.partition("=")[2].strip() == "auto"}
+    return found | dict.fromkeys(as_auto & found.keys(), "auto")  # not the number it comes to: that may change
 
 
 def _config(kind: str, values: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:

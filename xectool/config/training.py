@@ -6,12 +6,13 @@ import math
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from xectool.config.section import Bool, Float, Int, Section, describe, knob, read_float, read_int, refuse, section
 
 _OFF = {"none", "null", "false", "off", "no"}
 _USUAL_WARM_UP = 2
-_WARM_UP = f"Epochs over which the learning rate rises linearly; auto: {_USUAL_WARM_UP}, none in a run of no more"
+_WARM_UP = f"Epochs over which the learning rate rises linearly; auto: {_USUAL_WARM_UP}, or 0 where epochs is no more"
 
 MAX_HOPS = 4
 """Neighbours within 4 hops; where none of them is visible 8 and 16 are tried, which is half of the end faces."""
@@ -53,9 +54,12 @@ def _read_ema(value: object) -> object:
 
 def _read_warm_up(value: object, info: ValidationInfo) -> object:
     # The number stands in the configuration from here on: a run records it, and a resumed one can tell another.
-    if value != "auto":
+    if isinstance(value, str) and value.lower() == "auto":
+        return _USUAL_WARM_UP if info.data.get("epochs", math.inf) > _USUAL_WARM_UP else 0
+    try:
         return read_int(value)
-    return _USUAL_WARM_UP if info.data.get("epochs", math.inf) > _USUAL_WARM_UP else 0
+    except PydanticCustomError as error:
+        raise refuse(f"expected auto or an integer, got {describe(value)}", instead="auto") from error
 
 
 def _read_checkpointing(value: object) -> object:

@@ -113,7 +113,7 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
         batch_size: Events in one forward pass; None takes what is fastest on the device.
         device: Device; None takes the configuration's.
         max_events: Stop after this many events.
-        names: ``data.npho_branch=NAME`` and the like, where the files have other names than those of the training.
+        names: As of `predict`: names in the files, and what a checkpoint of the older system does not tell.
         hops: Reach of the neighbours of the variant ``neighbour``; None is 1.
         observer: Receives progress.
 

@@ -72,17 +72,17 @@ def _of_names(topic: str) -> Explained | None:
     Raises:
         UsageError: Beside a name stands a code or key that nothing has.
     """
-    words = [word for word in (part.strip(",;") for part in topic.split()) if word_set(word)]
+    words = [word for word in (part.strip(".,:;?!()") for part in topic.split()) if word_set(word)]
     found = {word: _of_name(word) for word in words if _is_written_as_name(word) or library().find(word)}
     sure = any(_is_written_as_name(word) and answer is not None for word, answer in found.items())
     if len(words) < 2 or not (sure or (len(found) == len(words) and not library().named(word_set(topic)))):
         return None
     for word, answer in found.items():
-        if answer is None:
+        if answer is None and _is_meant_as_name(word):
             raise _unknown(word)
     answers = list(dict.fromkeys(answer for answer in found.values() if answer is not None))
     one = answers[0] if len(answers) == 1 else _listed(answers)
-    other = ", ".join(word for word in words if word not in found)
+    other = ", ".join(word for word in words if found.get(word) is None)
     return replace(one, text=f"{one.text}\n\nNo name of its own: {other}") if other else one
 
 
@@ -97,6 +97,15 @@ def _is_written_as_name(word: str) -> bool:
     """Return whether a word can only be meant as a code, a key, a metric or a topic of several words."""
     entry = library().find(word)
     return any(mark in word for mark in "-./_") or (entry is not None and entry.is_code)
+
+
+def _is_meant_as_name(word: str) -> bool:
+    """Return whether a word that names nothing begins as codes or keys do: ``XT-OOM-GPX``, ``training.lrr``."""
+    codes = {entry.name.partition("-")[0] for entry in library() if entry.is_code}
+    sections = {key.partition(".")[0] for key in all_keys()}
+    return ("-" in word and word.partition("-")[0].upper() in codes) or (
+        "." in word and word.partition(".")[0] in sections
+    )
 
 
 def _joined(entry: Entry | None, page: KeyPage | None) -> Explained:

@@ -18,7 +18,7 @@ from xectool.data.blocks import SourceFile
 from xectool.data.events import EventSource
 from xectool.data.source import open_source
 from xectool.detector.constants import UNKNOWN_ABOVE
-from xectool.engine.loading import LoadedModel, served_in_order
+from xectool.engine.loading import LoadedModel, served_in_order, untold
 from xectool.errors import UsageError, in_shell
 from xectool.findings import Finding, Severity
 from xectool.models.normalize import Normalizer
@@ -29,6 +29,7 @@ from xectool.training.guards.inputs import Opinion, opinion_of, raw_line
 _KEPT_FILES = 4
 _FIELDS = ("tree_name", "npho_branch", "time_branch", "run_branch", "event_branch", "truth_branches")
 _NAMES = {("data", name) for name in _FIELDS}
+_NAMES_TOLD = sorted(map(".".join, _NAMES))
 _EVENTS = 16  # of each file; the median of their means and spreads decides
 _OTHER_LIGHT = 5.0  # times more or less than in the training, and
 _LIT = 0.2  # of the sensors: a sum over fewer says nothing of the unit
@@ -46,7 +47,7 @@ def open_events(
     """
     config = loaded.config
     tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
-    section = config.data.model_copy(update={"num_workers": 0, **own_names(config.data, names)})
+    section = config.data.model_copy(update={"num_workers": 0, **own_names(loaded, names)})
     source = open_source(section, list(data), tasks=tasks, require_truth=False)
     source = source if max_events is None else source.first(max_events)
     source.kept_files = _KEPT_FILES  # read once, one after the other: 64 open ones would be 9 MB
@@ -55,7 +56,7 @@ def open_events(
     return source
 
 
-def own_names(usual: DataConfig, names: Sequence[str]) -> dict[str, object]:
+def own_names(loaded: LoadedModel, names: Sequence[str]) -> dict[str, object]:
     """Return the fields of the data section that settings of names give another value.
 
     Raises:
@@ -63,13 +64,15 @@ def own_names(usual: DataConfig, names: Sequence[str]) -> dict[str, object]:
     """
     if not names:
         return {}
+    usual, more = loaded.config.data, untold(loaded.checkpoint)
     keys = [tuple(text.partition("=")[0].strip().split(".")) for text in names]
     for key, text in zip(keys, names, strict=True):
         if "=" in text and key[:2] not in _NAMES:
             raise UsageError(
-                f"{'.'.join(key)} belongs to the training of the model: only names in the files can be told",
+                f"{'.'.join(key)} belongs to the training of the model: only names in the files"
+                + (" and what its checkpoint does not tell can be told" if more else " can be told"),
                 where=f"--set {text}",
-                fix=f"leave out --set {'.'.join(key)}, or name one of {', '.join(map('.'.join, sorted(_NAMES)))}",
+                fix=f"leave out --set {'.'.join(key)}, or name one of {', '.join([*_NAMES_TOLD, *more])}",
             )
     told = config_from_overrides(names).data
     found: dict[str, object] = {key[1]: getattr(told, key[1]) for key in keys}

@@ -162,8 +162,8 @@ def assumptions(meta: Mapping[str, Any], where: str, told: Sequence[str] = ()) -
             Severity.INFO,
             f"the file does not tell {key}: {value}, the default of the older system, is assumed",
             where,
-            fix="nothing, if that training kept the default; else fine-tune from it: "
-            f"{starting_from(where)} --set {key}=VALUE",
+            fix=f"nothing, if that training kept the default; else tell predict and export --set {key}=VALUE, or "
+            f"fine-tune from it: {starting_from(where)} --set {key}=VALUE",
         )
         for key, value in meta.get("assumed", {}).items()
         if key not in map(key_of, told)
@@ -176,11 +176,24 @@ def key_of(setting: str) -> str:
 
 
 def told_of(checkpoint: Checkpoint, settings: Sequence[str]) -> list[str]:
-    """Return the ``section.key=value`` strings whose keys a checkpoint of the older system does not tell."""
-    return [setting for setting in settings if key_of(setting) in _untold(checkpoint)]
+    """Return the ``section.key=value`` strings whose keys a checkpoint of the older system does not tell.
+
+    Raises:
+        UsageError: One cannot be: a head shows whether it predicts a width.
+    """
+    told = [setting for setting in settings if key_of(setting) in untold(checkpoint)]
+    for setting in told:
+        if key_of(setting).endswith(".loss_fn") and setting.partition("=")[2].strip() == GAUSSIAN_NLL:
+            raise UsageError(
+                f"{key_of(setting)} was not {GAUSSIAN_NLL}: the head of this network predicts no width",
+                where=f"--set {setting}",
+                fix=f"leave out --set {setting}",
+            )
+    return told
 
 
-def _untold(checkpoint: Checkpoint) -> tuple[str, ...]:
+def untold(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return the keys that a checkpoint of the older system does not tell; none of ours."""
     if checkpoint.origin == FORMAT_NAME:
         return ()
     tasks = {name: task for name, task in checkpoint.config.get("tasks", {}).items() if task.get("enabled")}
@@ -200,7 +213,7 @@ def _untold_of_task(name: str, task: Mapping[str, Any]) -> Iterator[str]:
 def assumed_losses(loaded: LoadedModel, where: str) -> tuple[Finding, ...]:
     """Return what is said of the losses of a checkpoint of the older system that nobody has told."""
     assumed = loaded.checkpoint.meta.get("assumed", {})
-    keys = [key for key in _untold(loaded.checkpoint) if key not in assumed and key not in map(key_of, loaded.told)]
+    keys = [key for key in untold(loaded.checkpoint) if key not in assumed and key not in map(key_of, loaded.told)]
     if not keys:
         return ()
     values = dotted_values(loaded.config.to_dict())
@@ -208,12 +221,12 @@ def assumed_losses(loaded: LoadedModel, where: str) -> tuple[Finding, ...]:
     for section, _, key in (key.rpartition(".") for key in keys):
         lines.setdefault(section, []).append(f"{key} {inline_yaml(values[f'{section}.{key}'])}")
     of_outputs = [key for key in keys if key.endswith(".log_transform")]
-    means = "val/loss, and no target was learnt as its logarithm" if of_outputs else "val/loss"
+    means = f"val/loss, and no logarithm for {', '.join(key.split('.')[1] for key in of_outputs)}"
     return (
         Finding(
             "XT-CKPT-ASSUMED",
             Severity.INFO,
-            f"the file does not tell its losses: the defaults are assumed for {means}",
+            f"the file does not tell its losses: the defaults are assumed for {means if of_outputs else 'val/loss'}",
             where,
             tuple(f"{section}: {', '.join(told)}" for section, told in lines.items()),
             f"nothing, if that training kept the defaults; else tell each: --set {(of_outputs or keys)[0]}=VALUE",

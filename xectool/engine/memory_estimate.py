@@ -12,9 +12,12 @@ from typing import Any, Final
 
 import yaml
 
+from xectool.config.document import SET, Document
+from xectool.config.keys import keys_of
 from xectool.config.load import load_config
+from xectool.config.overrides import apply_overrides
 from xectool.config.platform import Platform, memory_budgets
-from xectool.config.root import RunConfig
+from xectool.config.root import KINDS, RunConfig
 from xectool.config.rules.path import network_rules
 from xectool.detector.platforms import Gpu, find_gpu
 from xectool.diagnosis.environment.torch_facts import ask_torch
@@ -38,7 +41,6 @@ QUICKSTART: Final[Mapping[str, Any]] = {
     "training": {"epochs": 8, "warmup_epochs": 0, "ema_decay": 0.99, "channel_dropout_rate": 0.0},
 }  # fmt: skip
 """What is estimated without a configuration: the quickstart's network (examples/quickstart.yaml)."""
-_OF_REGRESSORS: Final = ("hidden_dim", "head_dropout")
 _SAME_CARD: Final = 0.02
 
 
@@ -142,12 +144,16 @@ def _loaded(config: str | Path | None, overrides: Sequence[str]) -> RunConfig:
 
 
 def _quickstart(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the quickstart's network, or one of its size of the kind that the overrides ask for."""
-    kinds = [override.partition("=")[2] for override in overrides if override.startswith("kind=")]
-    if not kinds or kinds[-1] == QUICKSTART["kind"]:
-        return dict(QUICKSTART)
-    model = {key: value for key, value in QUICKSTART["model"].items() if key not in _OF_REGRESSORS}
-    return {key: QUICKSTART[key] for key in ("data", "training")} | {"kind": kinds[-1], "model": model}
+    """Return the quickstart's network, or of it what the kind has that the overrides ask for."""
+    asked = Document(SET, {"kind": QUICKSTART["kind"]})
+    apply_overrides(asked, overrides)
+    kind = asked.values["kind"]
+    known = keys_of(kind if kind in KINDS else QUICKSTART["kind"])
+    sections = {name: values for name, values in QUICKSTART.items() if name in known and name != "kind"}
+    return {"kind": kind} | {
+        name: {key: value for key, value in values.items() if f"{name}.{key}" in known}
+        for name, values in sections.items()
+    }
 
 
 def _device(config: RunConfig, gpu: str | None, host_bytes: int) -> tuple[Device, str]:

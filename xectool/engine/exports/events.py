@@ -97,7 +97,7 @@ class VerifyEvents:
             raise UsageError(
                 "--max-events has no effect without --verify-on", where="--max-events", fix="--verify-on DATA.root"
             )
-        if not data and own_names(loaded.config.data, names):
+        if not data and own_names(loaded, names):
             raise UsageError(
                 f"{names[0]} has no effect without --verify-on", where=f"--set {names[0]}", fix="--verify-on DATA.root"
             )

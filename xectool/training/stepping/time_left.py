@@ -52,11 +52,14 @@ class TimeLeft:
     def _ahead(self, progress: Progress) -> tuple[int, int]:
         """Return the batches and the validations that are to come."""
         config, a_epoch = self.parts.config, self.parts.train_loader.plan.num_steps
-        epochs, rest = config.training.epochs, a_epoch - progress.batch
-        batches = rest + a_epoch * (epochs - progress.epoch)
-        if self.max_steps is not None:
-            batches = min(batches, (self.max_steps - progress.step) * config.training.grad_accum_steps)
-        whole = 0 if batches < rest else 1 + (batches - rest) // a_epoch
+        epochs, accum = config.training.epochs, config.training.grad_accum_steps
+        rest, whole = a_epoch - progress.batch, 1 + epochs - progress.epoch
+        batches = rest + a_epoch * (whole - 1)
+        if self.max_steps is not None:  # the last step of an epoch may be of fewer batches
+            steps = self.max_steps - progress.step + math.ceil(progress.batch / accum)
+            of_steps = divmod(steps, math.ceil(a_epoch / accum))
+            if of_steps[0] < whole:
+                whole, batches = of_steps[0], of_steps[0] * a_epoch + of_steps[1] * accum - progress.batch
         last, interval = progress.epoch + whole - 1, config.validation.interval
         due = last // interval - (progress.epoch - 1) // interval
         return batches, due + int(whole > 0 and last == epochs and epochs % interval > 0)
