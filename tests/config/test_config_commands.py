@@ -105,7 +105,10 @@ def test_a_preset_compiles_on_arm_only_where_triton_is(tmp_path: Path) -> None:
     assert "became auto: triton cannot be imported" in path.read_text()
 
 
-@pytest.mark.parametrize("written", [(), ("training.epochs=3",), ("training.epochs=1",)])
+@pytest.mark.parametrize(
+    "written",
+    [(), ("training.epochs=3",), ("training.epochs=1",), ("training.epochs=1", "training.warmup_epochs=auto")],
+)
 def test_a_fresh_configuration_is_taken_with_few_epochs(path: Path, written: tuple[str, ...]) -> None:
     """`config init` wrote the 2 epochs of warm-up of a long run, and `--set training.epochs=2` was refused."""
     text = template("regressor", overrides=written)
@@ -117,6 +120,7 @@ def test_a_fresh_configuration_is_taken_with_few_epochs(path: Path, written: tup
     with pytest.raises(ConfigError, match=r"--set training\.warmup_epochs=0"):
         load_config(path, ["training.epochs=2", "training.warmup_epochs=2"])
     assert "  warmup_epochs: 2  " in template("regressor", overrides=["training.warmup_epochs=2"])
+    assert "  warmup_epochs: auto  " in template("regressor", preset="ci")  # more epochs of it have a warm-up
 
 
 def test_a_preset_is_cut_to_the_memory_of_the_machine(tmp_path: Path) -> None:
