@@ -43,14 +43,16 @@ def test_a_training_that_ran_away_is_not_just_finished(xectool: Run, files: Path
     (found,) = said.values()
     assert found["fix"] == f"xectool diagnose run {run.document['result']['run_dir']}"
     diverged = run.document["result"]["diverged"]
-    assert diverged.startswith("diverged: val/loss ended at ")
-    assert found["problem"].startswith(diverged)
+    assert diverged.startswith("val/loss has run away: ")
     assert "; the best checkpoint is of epoch " in diverged
+    health = xectool("diagnose", "run", run.document["result"]["run_dir"], "--json")
+    assert (health.code, health.document["result"]["diverged"]) == (1, diverged)
     plain = xectool("train", files / "config.yaml", "--run-name", "ran-away-again", *words)
     assert (plain.code, "finished, but diverged: " in plain.err) == (0, True), plain.err
+    assert "\nval/loss has run away: " in plain.err
     sound = xectool("train", files / "config.yaml", "--run-name", "sound", "--json").document
     assert not [item for item in sound["findings"] if "diagnose run" in item["fix"]], "the control"
-    assert sound["result"]["diverged"] == ""
+    assert sound["result"]["diverged"] is None
 
 
 def test_simulate_reports_what_it_wrote(xectool: Run, tmp_path: Path) -> None:
@@ -315,6 +317,21 @@ def test_the_table_has_a_conventional_column_only_where_something_is_in_it(capsy
     for metrics, named in (({"val/loss": 0.5}, False), ({"energy_res_68pct": 1e-3, "baseline_energy": 2e-3}, True)):
         train._show(TrainResult("runs/a", "finished", metrics=metrics), "again", json=False)
         assert ("conventional" in capsys.readouterr().err) is named
+
+
+@pytest.mark.parametrize(
+    ("status", "title"),
+    [
+        ("finished", "finished, but diverged: runs/a"),
+        ("early_stopped", "stopped early (no epoch was better for training.early_stop_patience) and diverged: runs/a"),
+        ("max_steps", "stopped after the steps asked for and diverged: runs/a"),
+    ],
+)
+def test_how_a_run_ended_that_diverged_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], status: str, title: str
+) -> None:
+    train._show(TrainResult("runs/a", status, diverged="val/loss has run away: 90"), "again", json=False)
+    assert capsys.readouterr().err.replace("\n", " ").split("  ")[0].strip() == f"{title} val/loss has run away: 90"
 
 
 @pytest.mark.usefixtures("shallow")

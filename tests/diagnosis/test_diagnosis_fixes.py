@@ -97,6 +97,9 @@ FAULTS: dict[str, Callable[[Any], None]] = {
     "XT-DUPLICATE-STEPS": lambda run: run.at(90, step=80),
     "XT-EVENTS-MISSING": lambda run: run.epochs.update({2: {"events_seen": 5}}),
     "XT-UNTRAINED-HEAD": events(("zero_gradient", {"parameters": ["heads.energy.0.weight"]})),
+    "XT-DIVERGED": lambda run: run.epochs.update(
+        {n: {"metrics": {"val/loss": 900.0 * n, "train/loss": 900.0 * n}} for n in range(1, 6)}
+    ),
     "XT-COLLAPSED": events(("collapsed", {"tasks": {"energy": {"pred_std": 0.0, "target_std": 1.0}}})),
 }
 

@@ -22,17 +22,13 @@ from rich.console import Console
 from xectool import engine
 from xectool.cli.diagnose.status import show_status
 from xectool.config.load import config_from_overrides
-from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.gradient_bands import band, suggested_clip
-from xectool.diagnosis.reports.divergence import divergence
 from xectool.diagnosis.reports.gradients import gradient_report
 from xectool.diagnosis.reports.memory import of_log
 from xectool.diagnosis.reports.status import status_report
 from xectool.diagnosis.tracking_store import file_system, look_at
 from xectool.engine.diagnose.gradient_norms import _cure
 from xectool.engine.diagnose.tracking_database import _judged
-from xectool.runlog.records import EpochRecord
-from xectool.runlog.run_status import RunStatus
 
 Write = Callable[[Any], Path]
 
@@ -298,28 +294,3 @@ def test_the_backup_line_works_for_any_path(tmp_path: Path) -> None:
     with sqlite3.connect(copy) as database:
         assert database.execute("select name from sqlite_master").fetchall() == [("t",)]
     database.close()
-
-
-@pytest.mark.parametrize(
-    ("first", "validated", "said"),
-    [
-        (0.8, (0.5, 0.02, 90.0), "ended at 90, 4.5e+03 times the 0.02 of epoch 2; the best checkpoint is of epoch 2"),
-        (0.8, (200.0, 90.0, 95.0), "the 0.8 of step 1; the best checkpoint is of epoch 2, 90, when it had run away"),
-        (0.8, (90.0, 0.5, 0.4), ""),  # it came back
-        (0.8, (0.5, 0.002, 0.7), ""),  # overtrained: still below untrained weights
-        (0.8, (0.5, 0.4, 30.0), ""),
-        (-0.1, (-2.0, -1.0, 90.0), ""),  # a logarithm of a density has no zero to compare with
-        (0.8, (0.5, math.nan, 90.0), "ended at 90, 1.8e+02 times the 0.5 of epoch 1"),
-    ],
-)  # fmt: skip
-def test_a_final_loss_far_above_the_first_is_a_divergence(
-    first: float, validated: tuple[float, ...], said: str
-) -> None:
-    steps = type("Steps", (), {"good_rows": np.arange(2), "__getitem__": lambda self, name: np.array([first, 3.0])})()
-    epochs = tuple(
-        EpochRecord(epoch=number, step=number, time=0.0, mono=0.0, metrics={"val/loss": loss})
-        for number, loss in enumerate(validated, 1)
-    )
-    status = RunStatus("finished", 1, 3, 3, 0.0, 0.0, 1, "here", "", 0, 0)
-    text = divergence(Evidence(Path(), status, steps, epochs))
-    assert (said in text) if said else text == ""

@@ -35,7 +35,6 @@ from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
 from xectool.training.events.targets import resolve_target_scaling, stretched_scales
 from xectool.training.guards.inputs import opinion_of
-from xectool.training.guards.report import CODES
 from xectool.training.healing.file_light import LightByFile
 from xectool.training.healing.implausible import NO_READING, implausible, usual_extremes
 from xectool.training.healing.reach import out_of_reach
@@ -667,7 +666,3 @@ def test_a_pedestal_in_all_files_is_no_light(tiny_config: Config) -> None:
     assert "in its darkest sensors" in opinion.reason
     bright = opinion_of(replace(batch, npho=batch.npho * 1e4), Normalizer(NormalizationConfig()))
     assert bright.reason.startswith("an event has")
-
-
-def test_each_code_before_a_line_on_the_data_has_an_explanation() -> None:
-    assert {code: engine.explain(code).title != "" for code in CODES.values()} == dict.fromkeys(CODES.values(), True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _LONG = 160  # columns: a shorter line is as short as where it was
 _DONE = {
     "max_steps": "stopped after the steps asked for",
-    "early_stopped": "stopped early, no epoch was better for training.early_stop_patience",
+    "early_stopped": "stopped early (no epoch was better for training.early_stop_patience)",
     "dry_run": "checked, nothing trained and no run begun; it would be",
 }
 
@@ -82,7 +82,8 @@ def _show(result: TrainResult, again: str, json: bool) -> None:
     if result.status == "interrupted":
         output.interrupted(result.as_dict(), fix=again)
         raise AlreadyShown(EXIT_INTERRUPTED)
-    done = _DONE.get(result.status, result.status) + (", but diverged" if result.diverged else "")
+    ran_away = ", but diverged" if result.status == "finished" else " and diverged"
+    done = _DONE.get(result.status, result.status) + (ran_away if result.diverged else "")
     best = f", best epoch {result.best_epoch} of {result.epochs}" if result.best_epoch else ""
     rows, columns = result.headline_rows(), ["metric", "network", "conventional"]
     shown = 3 if any(row[2] != "" for row in rows) else 2  # nothing conventional does what a masked autoencoder does
@@ -93,6 +94,8 @@ def _show(result: TrainResult, again: str, json: bool) -> None:
         screen.print(table(title, columns[:shown], [row[:shown] for row in rows])) if rows else screen.print(
             title, markup=False
         )
+        if result.diverged:
+            screen.print(result.diverged, markup=False)
         for page in pages:
             screen.print(f"report: {page}", markup=False)
 

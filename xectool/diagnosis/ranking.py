@@ -10,6 +10,7 @@ from typing import Final
 
 from xectool.diagnosis.cases.plateau import FEWEST_STEPS
 from xectool.diagnosis.cause import Cause, Diagnosis, DiagnosisRule, Opinion, RuledOut, in_one_line
+from xectool.diagnosis.consequences import may_lead
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.rules.crash import CompileKilled, DiskFull, Failed, Hang, RecordDamaged, WorkerDead
 from xectool.diagnosis.rules.cuts import CutTooTight
@@ -20,6 +21,7 @@ from xectool.diagnosis.rules.data import (
     ImplausibleEvents,
     InvalidReadings,
 )
+from xectool.diagnosis.rules.divergence import Diverged
 from xectool.diagnosis.rules.heads import UntrainedHead
 from xectool.diagnosis.rules.inputs import FilesDiffer, InputScale, SensorOrder
 from xectool.diagnosis.rules.killed import Killed
@@ -36,7 +38,7 @@ from xectool.diagnosis.rules.nan_state import (
     NanFromWeights,
     WeightsOutOfReach,
 )
-from xectool.diagnosis.rules.quarantine import LEFT_OUT, Quarantine
+from xectool.diagnosis.rules.quarantine import Quarantine
 from xectool.diagnosis.rules.ranks import RankDied, RankRanOut
 from xectool.diagnosis.rules.rate import RateBeyondReason
 from xectool.diagnosis.rules.repeated_steps import DuplicateSteps
@@ -45,7 +47,6 @@ from xectool.diagnosis.rules.resumed_state import ResumedState
 from xectool.diagnosis.rules.spike import SpikeFromEvent, SpikeFromLearningRate, SpikeFromRestart, SpikeFromResume
 from xectool.diagnosis.rules.stopped import SavingHung, Stopped
 from xectool.diagnosis.rules.surroundings import (
-    ENCODER,
     CompileSuppressed,
     CudagraphSkipped,
     LazyState,
@@ -58,7 +59,7 @@ from xectool.diagnosis.rules.surroundings import (
     ZeroGradient,
 )
 from xectool.diagnosis.rules.throughput import CheckpointSlow, LoaderSlow, Recompiling
-from xectool.diagnosis.rules.truth import VALIDATED, ImpossibleTruth, TargetScale, TruthElsewhere
+from xectool.diagnosis.rules.truth import ImpossibleTruth, TargetScale, TruthElsewhere
 from xectool.diagnosis.rules.uneven_ranks import UnevenRanks
 from xectool.findings import Severity
 
@@ -71,6 +72,7 @@ RULES: Final[tuple[DiagnosisRule, ...]] = (
     SilentRestart(),
     NanFromWeights(), WeightsOutOfReach(), SpikeFromRestart(),
     NanFromLearningRate(), SpikeFromLearningRate(), RateBeyondReason(), Collapsed(), UntrainedHead(), NoLearning(),
+    Diverged(),
     OutOfMemory(), MetricKeepsGraph(), MemoryGrowth(), MemoryNearLimit(), CompileKilled(), WorkerDead(), DiskFull(),
     Stopped(), SavingHung(), Hang(), Killed(), RankDied(), RankRanOut(), RecordDamaged(), RanksDiffer(), UnevenRanks(),
     LoaderSlow(),
@@ -80,59 +82,10 @@ RULES: Final[tuple[DiagnosisRule, ...]] = (
 """All rules in the order of suspicion: data, input scale, loss domain, precision, then learning rate; the rest by
 how directly it ends a run."""
 
-_NAN: Final = frozenset({
-    "XT-NAN-DATA", "XT-NAN-LOSS", "XT-AMP-OVERFLOW", "XT-NAN-GRAD", "XT-NAN-WEIGHTS", "XT-NAN-LR", "XT-NAN-RESUME",
-})  # fmt: skip
-_SPIKES: Final = frozenset({"XT-SPIKE-EVENT", "XT-SPIKE-LR", "XT-SPIKE-RESTART"})
-_ENDS: Final = frozenset({"XT-KILLED", "XT-HANG", "XT-FAILED"})
-_STOPS: Final = frozenset({"XT-FAILED", "XT-NAN", "XT-DIVERGED", "XT-QUARANTINE-FULL"})
-_MEMORY: Final = frozenset({"XT-OOM-HOST", "XT-OOM-GPU", "XT-MEM-HIGH"})
-_FLAT: Final = frozenset({"XT-NO-LEARNING", "XT-COLLAPSED", "XT-CONFIG-LR"})
-"""A rate that is too high is no second cause where it has made the loss jump, or where something led to that."""
-
 _COSTS_TIME: Final = frozenset({"XT-LOADER-SLOW", "XT-CKPT-SLOW", "XT-RECOMPILE", "XT-DB-LOCKED", "XT-TRACKER-DOWN"})
 """What makes a run slow and leads to nothing else comes after whatever ended or spoiled it."""
 
 MOST_ALSO: Final = 5  # lines on further faults of one code
-
-LEADS_TO: Final[dict[str, frozenset[str]]] = {
-    "XT-INPUT-SCALE": _NAN | _SPIKES | _FLAT | {"XT-UNTRAINED-HEAD", "XT-DIVERGED", "XT-DATA-UNUSABLE"} | _STOPS,
-    "XT-SENSOR-ORDER": _FLAT | {"XT-TRUTH-ELSEWHERE"},
-    "XT-TRUTH-ELSEWHERE": _FLAT,
-    "XT-DATA-NO-EVENTS": _FLAT | _SPIKES,
-    "XT-TARGET-SCALE": _SPIKES | _FLAT | _STOPS | {"XT-NAN-LR", "XT-NAN-GRAD", "XT-NAN-LOSS", "XT-AMP-OVERFLOW"},
-    "XT-NAN-RESUME": _SPIKES | _STOPS | (_NAN - {"XT-NAN-RESUME"}) | {"XT-RESTART"} | _FLAT,
-    "XT-NAN-LR": _SPIKES | _STOPS | {"XT-NAN-GRAD", "XT-NAN-WEIGHTS", "XT-AMP-OVERFLOW"} | _FLAT,
-    "XT-SPIKE-LR": _STOPS | frozenset({"XT-NAN-GRAD", "XT-NAN-WEIGHTS", "XT-AMP-OVERFLOW", "XT-SPIKE-EVENT"}) | _FLAT,
-    "XT-CONFIG-LR": frozenset({"XT-NO-LEARNING", "XT-COLLAPSED"}),
-    "XT-SPIKE-RESTART": _STOPS | _FLAT | {"XT-NAN-LR", "XT-NAN-GRAD", "XT-NAN-WEIGHTS", "XT-SPIKE-LR"},
-    "XT-SPIKE-EVENT": _STOPS | frozenset({"XT-NAN-LR", "XT-NAN-GRAD", "XT-NAN-WEIGHTS"}),
-    "XT-NAN-DATA": _STOPS,
-    "XT-NAN-LOSS": _STOPS,
-    "XT-NAN-GRAD": _STOPS,
-    "XT-NAN-WEIGHTS": _STOPS | _SPIKES | _FLAT | {"XT-NAN-GRAD", "XT-NAN-LR"},
-    "XT-AMP-OVERFLOW": _STOPS | {"XT-NAN-GRAD"},
-    "XT-RESTART": frozenset({"XT-DUPLICATE-STEPS", "XT-NAN-RESUME", "XT-NAN-WEIGHTS"}) | _SPIKES | _FLAT,
-    "XT-COLLAPSED": frozenset({"XT-NO-LEARNING"}),
-    "XT-NO-LEARNING": frozenset({"XT-COLLAPSED"}),  # where a setting lets no weight move, or none stay
-    "XT-ZERO-GRADIENT": frozenset({"XT-COLLAPSED", "XT-NO-LEARNING"}),
-    "XT-UNTRAINED-HEAD": _FLAT,
-    "XT-METRIC-GRAPH": _MEMORY | {"XT-MEM-GROWTH"},
-    "XT-MEM-GROWTH": _MEMORY | {"XT-OOM-FRAGMENTATION", "XT-WORKER-DEAD"},  # to a kill by way of these alone
-    "XT-OOM-HOST": _ENDS | {"XT-MEM-HIGH", "XT-WORKER-DEAD"},
-    "XT-OOM-GPU": _ENDS,
-    "XT-OOM-FRAGMENTATION": _ENDS,
-    "XT-OOM-FOREIGN": _ENDS,
-    "XT-COMPILE-KILLED": _ENDS | _MEMORY,
-    "XT-WORKER-DEAD": _ENDS,
-    "XT-DISK-FULL": _ENDS | {"XT-CKPT-SLOW"},
-    "XT-HANG": frozenset({"XT-KILLED"}),
-    "XT-RANK-MISMATCH": frozenset({"XT-UNEVEN-RANKS", "XT-HANG", "XT-KILLED"}),
-    "XT-UNEVEN-RANKS": frozenset({"XT-HANG", "XT-KILLED"}),
-    "XT-DUPLICATE-STEPS": frozenset({"XT-DUPLICATE-EVENTS"}),
-}
-"""Which faults lead to which others; a consequence is listed after its root and says so."""
-
 
 FAILURES: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What a rule fails by on a record that nobody thought of."""
@@ -276,23 +229,9 @@ def _root_of(cause: Cause, causes: Sequence[Cause]) -> Cause | None:
     leading = [
         other
         for other in causes
-        if _may_lead(other, cause)
+        if may_lead(other, cause)
         and other.confidence >= 0.5
-        and not (other.symptom.startswith(LEFT_OUT) and cause.code not in _STOPS)
         # Of two that may each be the root of the other it is the likelier.
-        and not (_may_lead(cause, other) and other.confidence <= cause.confidence)
+        and not (may_lead(cause, other) and other.confidence <= cause.confidence)
     ]
     return min(leading, key=lambda other: other.step, default=None)
-
-
-def _may_lead(root: Cause, cause: Cause) -> bool:
-    if root.symptom in (NO_TRUTH, VALIDATED) or (root.code == ZeroGradient.code and root.symptom != ENCODER):
-        return False  # truth that nothing is trained on, a token that nobody uses: they explain nothing
-    return cause.code in LEADS_TO.get(root.code, ()) and _not_after(root, cause)
-
-
-def _not_after(root: Cause, cause: Cause) -> bool:
-    if (root.code, cause.code) == ("XT-NAN-LR", "XT-SPIKE-LR"):
-        return True  # one rate: what it ended in says more than what it began with
-    # What ends a run or sets in slowly is seen late; step 0 says that no step belongs to it.
-    return not root.step or not cause.step or root.step <= cause.step or root.symptom in ("out of memory", "overflow")

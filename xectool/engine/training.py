@@ -20,7 +20,7 @@ from xectool.engine.capacity import without_memory
 from xectool.engine.training_run.attempt import RunAttempt
 from xectool.engine.training_run.result import TrainResult, is_told
 from xectool.engine.training_run.start import assemble, begin, shared_place
-from xectool.errors import DiskError, RunDiverged, UsageError, XecError, in_shell
+from xectool.errors import DiskError, UsageError, XecError, in_shell
 from xectool.findings import Finding, Report, Severity
 from xectool.rootio.counting import count_run_events
 from xectool.training.memory_estimate.host import checkpoint_bytes_of
@@ -129,10 +129,8 @@ def _judged(result: TrainResult, data: RunData, watching: Observer, page: bool) 
     except caught as error:
         lacking = "the run was not diagnosed" + (", and no report was written" if page else "")
         return _without(result, lacking, error, look, watching)
-    said = [text for text in (health.diverged, in_one_line(wrongs) if wrongs else "") if text]
-    if said:  # a warning, however grave: the training itself came to its end
-        code = wrongs[0].code if wrongs else RunDiverged.default_code
-        wrong = Finding(code, Severity.WARNING, "; ".join(said), where=result.run_dir, fix=look)
+    if wrongs:  # a warning, however grave: the training itself came to its end
+        wrong = Finding(wrongs[0].code, Severity.WARNING, in_one_line(wrongs), where=result.run_dir, fix=look)
         result = replace(result, diverged=health.diverged, findings=(*result.findings, wrong))
     try:
         return _with_page(result, health) if page else result

@@ -21,7 +21,7 @@ from xectool.training.predicting.epochs import is_due, kept, predictions_name
 from xectool.training.process.memory import memory_metrics
 from xectool.training.process.progress import Observer
 from xectool.training.process.signals import StopRequest
-from xectool.training.record.readings import ReadingWatch
+from xectool.training.record.readings import InvalidReading, ReadingWatch
 from xectool.training.record.recorder import FlightRecorder, StepTiming
 from xectool.training.saving.saver import Saver
 from xectool.training.stepping.epoch_stats import EpochStats
@@ -139,10 +139,11 @@ class Trainer:
 
     def _step(self, progress: Progress, window: list[EventBatch], wait_s: float, began: float) -> None:
         self.flight.begin(progress, window)
-        self._look_at_readings(progress, window)
         schedule = self.parts.schedule
         lr = schedule(schedule.place(progress.epoch, progress.batch))
         self.reporter.step, self.reporter.epoch = progress.step + 1, progress.epoch
+        for found in (found for batch in window for found in self.readings.look(batch)):
+            self._tell_of_reading("train", found)
         try:
             self.guards.before_step(progress, window)
             result, window = self.healer.take(progress, window, lr)
@@ -218,13 +219,9 @@ class Trainer:
         with self.flight.during("checkpoint"):
             return self.saver.try_save(progress)
 
-    def _look_at_readings(self, progress: Progress, window: list[EventBatch]) -> None:
-        for line in (line for batch in window for line in self.readings.look(batch)):
-            self._tell_of_reading(progress, "train", line)
-
-    def _tell_of_reading(self, progress: Progress, sample: str, line: str) -> None:
-        self.writer.event("invalid_npho", line, step=progress.step, epoch=progress.epoch, sample=sample)
-        self.observer.message(line if sample == "train" else f"validation: {line}")
+    def _tell_of_reading(self, sample: str, found: InvalidReading) -> None:
+        code, of = None if found.is_no_number else "", "" if sample == "train" else "validation"
+        self.reporter.event("invalid_npho", found.line, code=code, of=of, sample=sample)
 
     def _finish_epoch(self, progress: Progress) -> None:
         config, epoch, stats = self.parts.config, progress.epoch, progress.stats
@@ -263,7 +260,7 @@ class Trainer:
         accumulator = self.parts.task.accumulator()
         model = self.parts.average.best_model if config.validation.use_ema else self.parts.model
         self.parts.task.eval()
-        looked = self.validated_readings.passing(loader.epoch(0), partial(self._tell_of_reading, progress, "val"))
+        looked = self.validated_readings.passing(loader.epoch(0), partial(self._tell_of_reading, "val"))
         predicted = run_model(model, self.parts.task, self._until_stopped(progress, looked), self.parts.execution)
         if is_due(config, progress.epoch) and self.parts.ranks.is_first:
             predicted = kept(predicted, self.parts.task, self.saver.run_dir / predictions_name(progress.epoch))

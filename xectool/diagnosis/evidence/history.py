@@ -185,10 +185,10 @@ class HistoryBuilder:
             self._thin()
 
     def _thin(self) -> None:
-        """Leave out every second row of the older half, but none near a row worth noting."""
+        """Leave out every second row of the older half, but not the first, and none near a row worth noting."""
         half = len(self._kept) // 2
         keep = np.ones(len(self._kept), dtype=bool)
-        keep[:half:2] = False
+        keep[2:half:2] = False
         noted = self._noted()
         # A run that is bad all over has no trend worth protecting; its first bad rows are what counts.
         for row in noted[: self._max_rows // (8 * _KEEP_AROUND)]:

@@ -17,6 +17,8 @@ from xectool.errors import counted
 from xectool.findings import Severity
 
 NO_TRUTH: Final = "no truth"  # symptom; such events are left out of their task, and lead to nothing
+READINGS: Final = "readings"  # symptom; the network takes them for dead sensors
+VALIDATED_READINGS: Final = "validation readings"
 SINGLE_EVENTS: Final = 16  # events that any run may leave out; more that cannot be are no single events
 _TWICE: Final = "they count twice in every epoch"
 _COMPARED: Final = 16  # pairs of events with one number, as the run compares them
@@ -153,7 +155,7 @@ class InvalidReadings(DiagnosisRule):
                     fix=fixes.nan_batch(evidence) if sample == "train" else fixes.check_named_files(evidence, "val"),
                     severity=Severity.WARNING,
                     step=max(1, found[0].step),
-                    symptom="readings" if sample == "train" else "validation readings",
+                    symptom=READINGS if sample == "train" else VALIDATED_READINGS,
                 )
 
         yield from self._no_truth(evidence)

@@ -11,8 +11,8 @@ from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, Diagnosis
 from xectool.diagnosis.evidence.evidence import Evidence, gather
 from xectool.diagnosis.ranking import diagnose, verdict
-from xectool.diagnosis.reports.divergence import divergence
 from xectool.diagnosis.reports.loss import LossReport, loss_causes, loss_report
+from xectool.diagnosis.rules.divergence import RAN_AWAY
 from xectool.findings import Finding
 
 
@@ -45,7 +45,7 @@ class RunHealth(Health):
         rules_run: Rules that looked.
         rules_skipped: Rules that could not, with what they would have needed.
         next: Line to run next: of the first cause, or the one that goes on with what was interrupted; empty for none.
-        diverged: What says that the final loss has run away, though it is finite; empty where it has not.
+        diverged: By how much the validation loss has run away, though it is finite; None where it has not.
         findings: Causes and notes for scripts.
     """
 
@@ -58,7 +58,7 @@ class RunHealth(Health):
     rules_run: tuple[str, ...]
     rules_skipped: Mapping[str, str]
     next: str = ""
-    diverged: str = ""
+    diverged: str | None = None
     findings: tuple[Finding, ...] = field(default=(), repr=False)
 
 
@@ -99,7 +99,7 @@ def run(run_dir: Path | str) -> RunHealth:
         rules_run=found.rules_run,
         rules_skipped=found.rules_skipped,
         next=_next(evidence, found),
-        diverged=divergence(evidence),
+        diverged=next((cause.problem for cause in found.causes if cause.symptom == RAN_AWAY), None),
         findings=tuple(cause.finding(str(evidence.run_dir)) for cause in (*found.causes, *found.notes)),
     )
 

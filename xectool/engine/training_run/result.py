@@ -31,7 +31,7 @@ class TrainResult:
         events_per_s: Training throughput of the last finished epoch, or of the first one as far as it went; None
             without a step.
         artifacts: Files written beside the checkpoints.
-        diverged: What says that the final loss has run away, though it is finite; empty where it has not.
+        diverged: By how much the validation loss has run away, though it is finite; None where it has not.
         findings: Warnings of configuration, data and tracking.
         announced: Those of them that the observer was told, with what to do, before the first step.
     """
@@ -47,7 +47,7 @@ class TrainResult:
     nonfinite_batches: int = 0
     events_per_s: float | None = None
     artifacts: tuple[str, ...] = ()
-    diverged: str = ""
+    diverged: str | None = None
     findings: tuple[Finding, ...] = ()
     announced: tuple[Finding, ...] = ()
 

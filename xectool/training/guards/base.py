@@ -22,12 +22,14 @@ class Notice:
         data: Its fields.
         message: One sentence for the record and, unless ``say`` is False, for the user.
         say: Whether the user is told at once.
+        code: Finding before the message, empty for none; that of the kind without.
     """
 
     kind: str
     data: dict[str, Any] = field(default_factory=dict)
     message: str = ""
     say: bool = True
+    code: str | None = None
 
 
 @dataclass(frozen=True)

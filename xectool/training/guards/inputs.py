@@ -73,7 +73,8 @@ class InputScale(Guard):
         whose = f" of rank {rank}" if len(opinions) > 1 and worst.reason else ""
         message = f"first batch{whose}: {worst.channel}: {worst.reason}" if worst.reason else ""
         data = {"channels": worst.channels, "level": worst.level, "channel": worst.channel, "reason": worst.reason}
-        yield Notice("input_scale", data | ({"rank": rank} if whose else {}), message)
+        code = None if worst.level == "error" else ""  # `diagnose run` makes no finding of a warning
+        yield Notice("input_scale", data | ({"rank": rank} if whose else {}), message, code=code)
         if worst.level == "error" and self.config.on_input_scale == "stop":
             raw = raw_line(worst.channels[worst.channel])
             raise DataUnusable(

@@ -10,6 +10,8 @@ from xectool.training.process.progress import Observer
 CODES: Final = {
     "copied_light": "XT-DUPLICATE-EVENTS",
     "files_differ": "XT-INPUT-SCALE",
+    "input_scale": "XT-INPUT-SCALE",
+    "invalid_npho": "XT-NAN-DATA",
     "repeated_readings": "XT-DUPLICATE-EVENTS",
     "sensor_order": "XT-SENSOR-ORDER",
     "truth_elsewhere": "XT-TRUTH-ELSEWHERE",
@@ -35,9 +37,20 @@ class Reporter:
         self.step = 0
         self.epoch = 1
 
-    def event(self, kind: str, message: str = "", /, *, say: bool = True, code: str = "", **data: Any) -> None:
-        """Record an event; a message is shown to the user too, behind its code, unless ``say`` is False."""
+    def event(
+        self, kind: str, message: str = "", /, *, say: bool = True, code: str | None = None, of: str = "", **data: Any
+    ) -> None:
+        """Record an event; its message is shown to the user too.
+
+        Args:
+            kind: Kind of the event.
+            message: One sentence.
+            say: Whether it is shown.
+            code: Finding before what is shown, empty for none; that of the kind without.
+            of: What stands before the message where it is shown, and in the record in a field.
+            data: Fields of the event.
+        """
         self.writer.event(kind, message, step=self.step, epoch=self.epoch, **data)
         if message and say:
-            shown = code or CODES.get(kind, "")
-            self.observer.message(f"{shown}: {message}" if shown else message)
+            found = CODES.get(kind, "") if code is None else code
+            self.observer.message(": ".join(part for part in (found, of, message) if part))

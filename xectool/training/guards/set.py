@@ -95,6 +95,6 @@ class GuardSet:
     def _report(self, notices: Iterable[Notice]) -> None:
         for notice in notices:
             if notice.kind:
-                self.reporter.event(notice.kind, notice.message, say=notice.say, **notice.data)
+                self.reporter.event(notice.kind, notice.message, say=notice.say, code=notice.code, **notice.data)
             elif notice.message:
                 self.reporter.observer.message(notice.message)

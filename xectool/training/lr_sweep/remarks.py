@@ -66,6 +66,8 @@ def _cut_ramp(sweep: Sweep, config: str, steps: int, seeds: int) -> Finding:
         else f"the first seed got to {sweep.rates[-1]:.2g}"
     )
     problem = f"interrupted in the ramp: {far}, which alone tells of no rate"
+    if done == seeds:
+        problem = f"interrupted in the last step of the ramp: {far}; nothing was written"
     fix = f"xectool lr-sweep {config}{sweep.asked} --steps {steps} --seeds {seeds}"
     return Finding("XT-LR-UNSURE", Severity.ERROR, problem, where="--range", fix=fix)
 

@@ -31,7 +31,7 @@ class Sweep:
         final_curves: Those of the rates that ran on for more steps; empty without a final.
         final_rows: Their table.
         interrupted: Whether Ctrl-C ended grid or ramp: there are the seeds that were whole by then, of a ramp else the
-            rates that the first one has reached, and no choice unless all seeds of a grid were whole.
+            rates that the first one has reached, and no choice unless all seeds were whole.
         is_ramp: Whether the rate rose within each curve.
     """
 
@@ -127,7 +127,7 @@ def sweep_ramp(sweeper: Sweeper, low: float, high: float, seeds: int) -> Sweep:
 
     Raises:
         KeyboardInterrupt: Before the first seed had enough steps to be read; later the sweep is returned as far as it
-            came, without a choice: the seeds that are whole, or else the rates the first one has reached.
+            came, without a choice unless all seeds are whole: those that are, or else the rates the first has reached.
     """
     rates = ramp_rates(low, high, sweeper.steps)
     windows = [sweeper.windows(number, seeds) for number in range(seeds)]
@@ -135,13 +135,15 @@ def sweep_ramp(sweeper: Sweeper, low: float, high: float, seeds: int) -> Sweep:
     if hopeless:
         return Sweep(tuple(rates), inputs)
     sweep, curves = Sweep(tuple(rates), inputs, asked=f" --range {low:g}:{high:g}", is_ramp=True), list[Curve]()
+    interrupted = False
     for number, own in enumerate(windows):
         curve, interrupted = sweeper.ramp(rates, number, own)
-        if interrupted:
+        if curve is not None and len(curve.losses) == len(rates):
+            curves.append(curve)
+        if interrupted and len(curves) < seeds:
             return _cut_ramp(replace(sweep, interrupted=True), curves, curve)
-        curves += [curve] if curve else []
     rows, choice = ramp_rows(rates, curves), choose_ramp(rates, curves)
-    return replace(sweep, curves=tuple(curves), rows=rows, choice=choice)
+    return replace(sweep, curves=tuple(curves), rows=rows, choice=choice, interrupted=interrupted)
 
 
 def _cut_ramp(sweep: Sweep, whole: Sequence[Curve], cut: Curve | None) -> Sweep:

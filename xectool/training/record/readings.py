@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +19,13 @@ from xectool.models.normalize import NphoScheme
 
 MAX_NAMED = 10  # readings named one by one; the rest is counted
 MOST_FAINT = 0.5  # of the sensors below the threshold, whose times the network does not see
+
+
+class InvalidReading(NamedTuple):
+    """A line on an invalid number, and whether it is NaN, infinite or beyond 1e10: the rest is noise."""
+
+    line: str
+    is_no_number: bool
 
 
 class ReadingWatch:
@@ -45,7 +53,7 @@ class ReadingWatch:
         self._passed = False
         self.num_invalid = 0
 
-    def look(self, batch: EventBatch) -> list[str]:
+    def look(self, batch: EventBatch) -> list[InvalidReading]:
         """Return a line for each invalid number of a batch, as far as there is still room for names.
 
         Args:
@@ -64,12 +72,12 @@ class ReadingWatch:
             lines += [self._line(batch, name, values, row, place) for row, place in places[: max(0, room)].tolist()]
         return lines
 
-    def passing(self, batches: Iterator[EventBatch], tell: Callable[[str], None]) -> Iterator[EventBatch]:
+    def passing(self, batches: Iterator[EventBatch], tell: Callable[[InvalidReading], None]) -> Iterator[EventBatch]:
         """Yield the batches of a validation; in the first one ``tell`` gets the line of each invalid number."""
         first, self._passed = not self._passed, True
         for batch in batches:
-            for line in self.look(batch) if first else ():
-                tell(line)
+            for found in self.look(batch) if first else ():
+                tell(found)
             yield batch
 
     def summary(self) -> str:
@@ -94,11 +102,12 @@ class ReadingWatch:
         for task, truth in batch.targets.items():
             yield f"truth of {task}", truth, truth.abs() > LARGEST_LEGAL
 
-    def _line(self, batch: EventBatch, name: str, values: Tensor, row: int, place: int) -> str:
+    def _line(self, batch: EventBatch, name: str, values: Tensor, row: int, place: int) -> InvalidReading:
         named = event_named(int(batch.run[row]), int(batch.event[row]))
         event = f"{named}, entry {batch.entry[row]} of {self._source.files[int(batch.file_index[row])].name}"
         sensor = "" if name.startswith("truth") else f", sensor {place}"
-        return f"invalid {name} {float(values[row, place]):g}: {event}{sensor}"
+        value = float(values[row, place])
+        return InvalidReading(f"invalid {name} {value:g}: {event}{sensor}", not abs(value) <= LARGEST_LEGAL)
 
 
 def _within(values: Tensor, lowest: float) -> bool:
