@@ -142,8 +142,7 @@ class Trainer:
         schedule = self.parts.schedule
         lr = schedule(schedule.place(progress.epoch, progress.batch))
         self.reporter.step, self.reporter.epoch = progress.step + 1, progress.epoch
-        for found in (found for batch in window for found in self.readings.look(batch)):
-            self._tell_of_reading("train", found)
+        self._look_at_readings(window)
         try:
             self.guards.before_step(progress, window)
             result, window = self.healer.take(progress, window, lr)
@@ -218,6 +217,10 @@ class Trainer:
         self._look_at_weights(progress, always=True)
         with self.flight.during("checkpoint"):
             return self.saver.try_save(progress)
+
+    def _look_at_readings(self, window: list[EventBatch]) -> None:
+        for found in (found for batch in window for found in self.readings.look(batch)):
+            self._tell_of_reading("train", found)
 
     def _tell_of_reading(self, sample: str, found: InvalidReading) -> None:
         code, of = None if found.is_no_number else "", "" if sample == "train" else "validation"
