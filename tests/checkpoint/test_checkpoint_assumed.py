@@ -15,6 +15,7 @@ FILES = {
     "mae": "mae_small_checkpoint_best_stripped.pth",
     "regressor": "reg_small_checkpoint_best.pth.xz",
 }
+LOSS = "val/loss_inner_npho"  # of a face whose every sensor has a place of its own in the outputs of a graph
 ASSUMED = {
     "mae": ("training: loss_fn smooth_l1, loss_beta 1.0, npho_weight 1.0", "training.time: weight 1.0"),
     "regressor": (
@@ -61,6 +62,7 @@ def test_predict_is_told_what_the_older_system_does_not_store(reference_dir: Pat
     assert "tasks.energy: loss_beta 1.0, weight 1.0" in left.evidence
     compared = engine.compare(source, data, variants=("raw", "neighbour"), max_events=4, names=told)
     assert compared.events == 4
+    assert [item for item in compared.findings if "no logarithm for timing" in item.problem]
 
 
 def test_predict_keeps_what_the_file_of_the_older_system_tells(reference_dir: Path, tmp_path: Path) -> None:
@@ -69,7 +71,7 @@ def test_predict_keeps_what_the_file_of_the_older_system_tells(reference_dir: Pa
         with pytest.raises(UsageError, match="belongs to the training of the model"):
             engine.predict(source, data, output=tmp_path / "p.root", names=[setting])
     with pytest.raises(UsageError, match="predicts no width"):
-        engine.predict(source, data, output=tmp_path / "p.root", names=["tasks.timing.loss_fn=gaussian_nll"])
+        engine.predict(source, data, output=tmp_path / "p.root", names=["tasks.timing.loss_fn='gaussian_nll'"])
 
 
 def test_an_export_is_told_what_the_older_system_does_not_store(reference_dir: Path, tmp_path: Path) -> None:
@@ -88,8 +90,26 @@ def test_an_export_is_told_what_the_older_system_does_not_store(reference_dir: P
     for other in others:
         np.testing.assert_allclose(other, first, rtol=1e-4)
     (said,), (left,) = ([item for item in of.findings if "losses" in item.problem] for of in (plain, result))
-    assert "tasks.energy: log_transform false, loss_beta 1.0, weight 1.0" in said.evidence
-    assert "tasks.energy: loss_beta 1.0, weight 1.0" in left.evidence
+    assert said.problem == "the file does not tell its losses: no logarithm for energy, timing"
+    assert left.problem == "the file does not tell its losses: no logarithm for timing"
+
+
+@pytest.mark.parametrize("file", ["network.onnx", "network.safetensors"])
+def test_a_threshold_that_is_told_goes_with_the_file(file: str, reference_dir: Path, tmp_path: Path) -> None:
+    """The exported file held the assumed one, and predicted other sensors without a word."""
+    source, data = older("mae", reference_dir, tmp_path), [str(reference_dir / "data/synth_tiny.root")]
+    told = ["normalization.npho_threshold=20"]
+    eager = engine.predict(source, data, output=tmp_path / "eager.root", max_events=4, names=told)
+    plain = engine.predict(source, data, output=tmp_path / "plain.root", max_events=4)
+    assert eager.metrics[LOSS] != pytest.approx(plain.metrics[LOSS], rel=0.01), "the control"
+    engine.export(source, output=tmp_path / file, names=told)
+    exported = engine.predict(tmp_path / file, data, output=tmp_path / "exported.root", max_events=4)
+    assert exported.metrics[LOSS] == pytest.approx(eager.metrics[LOSS], rel=1e-3)
+    if file.endswith("onnx"):
+        runtime = engine.predict(source, data, output=tmp_path / "onnx.root", max_events=4, names=told, engine="onnx")
+        assert runtime.metrics[LOSS] == pytest.approx(eager.metrics[LOSS], rel=1e-3)
+        with pytest.raises(UsageError, match="only names in the files can be told"):
+            engine.predict(tmp_path / file, data, output=tmp_path / "a.root", names=told)
 
 
 @pytest.mark.parametrize(

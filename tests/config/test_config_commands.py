@@ -121,6 +121,8 @@ def test_a_fresh_configuration_is_taken_with_few_epochs(path: Path, written: tup
         load_config(path, ["training.epochs=2", "training.warmup_epochs=2"])
     assert "  warmup_epochs: 2  " in template("regressor", overrides=["training.warmup_epochs=2"])
     assert "  warmup_epochs: auto  " in template("regressor", preset="ci")  # more epochs of it have a warm-up
+    last = template("regressor", overrides=["training.warmup_epochs=auto", "training.warmup_epochs=5"])
+    assert "  warmup_epochs: 5  " in last
 
 
 def test_a_preset_is_cut_to_the_memory_of_the_machine(tmp_path: Path) -> None:

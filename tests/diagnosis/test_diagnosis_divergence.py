@@ -75,6 +75,29 @@ def test_nothing_ran_away_in_a_sound_run(course: Any, write_run: Any) -> None:
     assert (health.bad, health.diverged, "Diverged" in health.rules_run) == (False, None, True)
 
 
+def _late_spike(run: Any) -> None:
+    run.at(170, loss=60.0, grad_norm=80.0)
+
+
+@pytest.mark.parametrize(
+    ("losses", "trouble", "step"),
+    [
+        ((200.0, 90.0, 95.0, 96.0, 94.0), _late_spike, 40),
+        ((0.5, 0.02, 90.0, 95.0), lambda run: run.nan(150), 120),
+        ((0.5, 0.02, 90.0, 95.0), lambda run: run.nan(5), 120),
+    ],
+    ids=["a spike after it", "a step left out after it", "a step left out before it"],
+)
+def test_what_came_later_or_moved_no_weight_did_not_lead_to_it(
+    course: Any, write_run: Any, losses: tuple[float, ...], trouble: Callable[[Any], None], step: int
+) -> None:
+    """The line to paste was that of the later event, and the look at the validation files was lost."""
+    run = validated(course, losses)
+    trouble(run)
+    (found,) = [cause for cause in engine.diagnose.run(write_run(run)).causes if cause.code == "XT-DIVERGED"]
+    assert (found.step, found.follows) == (step, "")
+
+
 @pytest.mark.parametrize("code", ["XT-SPIKE-LR", "XT-NAN-LR", "XT-INPUT-SCALE", "XT-TARGET-SCALE"])
 def test_what_led_to_it_stands_before_it(record: Record, course: Any, code: str) -> None:
     run = validated(course, (0.5, 0.02, 90.0, 95.0))

@@ -218,9 +218,10 @@ def test_without_a_configuration_a_kind_may_be_asked_for(kind, spelt, monkeypatc
         assert set(asked.tasks.enabled()) == set(estimating.QUICKSTART["tasks"])
 
 
-def test_a_kind_that_is_misspelt_is_the_only_error() -> None:
+@pytest.mark.parametrize("spelt", ["regresor", "[mae]", "{a: b}"])
+def test_a_kind_that_is_misspelt_is_the_only_error(spelt) -> None:
     with pytest.raises(InvalidConfigError) as error:
-        estimating._loaded(None, ["kind=regresor"])
+        estimating._loaded(None, [f"kind={spelt}"])
     assert [found.code for found in error.value.findings] == ["CFG-05"]
 
 

@@ -72,9 +72,16 @@ def test_of_several_names_none_is_passed_over() -> None:
     assert engine.explain("CFG-60 foo").text.endswith("No name of its own: foo")
 
 
+@pytest.mark.parametrize("asked", ["foo-bar baz.qux", "'foo-bar' [baz_qux]"])
+def test_words_that_only_look_like_names_are_refused(asked: str) -> None:
+    with pytest.raises(UsageError, match="nothing is known about"):
+        engine.explain(asked)
+
+
 @pytest.mark.parametrize(
     ("asked", "title"),
     [
+        ("'CFG-60' [CFG-27]", "CFG-60, CFG-27"),
         ("CFG-60 and CFG-27.", "CFG-60, CFG-27"),
         ("training.lr 1e-4", "training.lr: "),
         ("XT-OOM-GPU on a two-GPU node?", "XT-OOM-GPU: "),

@@ -94,7 +94,7 @@ def _show(result: TrainResult, again: str, json: bool) -> None:
         screen.print(table(title, columns[:shown], [row[:shown] for row in rows])) if rows else screen.print(
             title, markup=False
         )
-        if result.diverged:
+        if result.diverged and not any(result.diverged in found.problem for found in result.findings):
             screen.print(result.diverged, markup=False)
         for page in pages:
             screen.print(f"report: {page}", markup=False)

@@ -74,7 +74,8 @@ def _told(kind: str, values: Mapping[str, Any], overrides: Sequence[str]) -> dic
         )
     keys = [dotted for dotted, key in keys_of(kind).items() if not key.is_section]
     found = {dotted: _value(after, dotted) for dotted in keys if _value(after, dotted) != _value(before, dotted)}
-    as_auto = {text.partition("=")[0].strip() for text in overrides if text.partition("=")[2].strip() == "auto"}
+    last = {key.strip(): value.strip(" '\"").lower() for key, _, value in (text.partition("=") for text in overrides)}
+    as_auto = {key for key, value in last.items() if value == "auto"}
     return found | dict.fromkeys(as_auto & found.keys(), "auto")  # not the number it comes to: that may change
 
 

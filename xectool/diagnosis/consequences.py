@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from xectool.diagnosis.cases.nan import NONFINITE
 from xectool.diagnosis.cause import Cause
 from xectool.diagnosis.rules.data import NO_TRUTH, READINGS, VALIDATED_READINGS
 from xectool.diagnosis.rules.divergence import RAN_AWAY
@@ -21,6 +22,12 @@ _STOPS: Final = frozenset({"XT-FAILED", "XT-NAN", "XT-DIVERGED", "XT-QUARANTINE-
 _MEMORY: Final = frozenset({"XT-OOM-HOST", "XT-OOM-GPU", "XT-MEM-HIGH"})
 _FLAT: Final = frozenset({"XT-NO-LEARNING", "XT-COLLAPSED", "XT-CONFIG-LR"})
 """A rate that is too high is no second cause where it has made the loss jump, or where something led to that."""
+
+_SEEN_LATE: Final = frozenset({
+    "XT-NAN-LR", "XT-SPIKE-LR", "XT-CONFIG-LR", "XT-INPUT-SCALE", "XT-TARGET-SCALE", "XT-SENSOR-ORDER",
+})  # fmt: skip
+"""What is there from the first step on, or sets in slowly, and may be seen after a validation that ran away."""
+_IN_WEIGHTS: Final = frozenset({"XT-NAN-LR", "XT-NAN-WEIGHTS", "XT-NAN-RESUME"})
 
 LEADS_TO: Final[dict[str, frozenset[str]]] = {
     "XT-INPUT-SCALE": _NAN | _SPIKES | _FLAT | {"XT-UNTRAINED-HEAD", "XT-DATA-UNUSABLE"} | _STOPS,
@@ -65,7 +72,7 @@ def may_lead(root: Cause, cause: Cause) -> bool:
     """Return whether one cause is known to lead to the other, and came before it."""
     if cause.code not in LEADS_TO.get(root.code, ()) or _explains_nothing(root, cause):
         return False
-    return cause.symptom == RAN_AWAY or _not_after(root, cause)  # it is seen at the ends of epochs, and last
+    return (cause.symptom == RAN_AWAY and root.code in _SEEN_LATE) or _not_after(root, cause)
 
 
 def _explains_nothing(root: Cause, cause: Cause) -> bool:
@@ -74,6 +81,8 @@ def _explains_nothing(root: Cause, cause: Cause) -> bool:
         return cause.symptom == RAN_AWAY or cause.code not in _STOPS
     if cause.symptom == RAN_AWAY and (root.severity is Severity.INFO or root.symptom in (READINGS, VALIDATED_READINGS)):
         return True  # the network takes such readings for dead sensors
+    if cause.symptom == RAN_AWAY and root.symptom.startswith(NONFINITE) and root.code not in _IN_WEIGHTS:
+        return True  # such a step was left out: it moved no weight
     if root.symptom == VALIDATED:
         return cause.symptom != RAN_AWAY  # the loss of the validation is all it explains
     # Truth that nothing is trained on, a token that nobody uses.

@@ -14,6 +14,7 @@ from xectool.data.events import EventSource
 from xectool.engine.input_events import open_events
 from xectool.engine.loading import (
     LoadedModel,
+    assumed_losses,
     check_hops,
     check_options,
     events_at_once,
@@ -150,7 +151,7 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
         raise _no_truth(loaded, source)
     notes = () if filling is None else _branch_notes(loaded.config, filling.config)
     per_event = found.num_dead / found.num_events
-    taken = (*loaded.notes, *(() if filling is None else filling.notes))
+    taken = (*loaded.notes, *assumed_losses(loaded, str(model)), *(() if filling is None else filling.notes))
     findings = (*taken, *source.findings, *notes, *_nothing_dead(per_event))
     return CompareResult(found.num_events, tuple(variants), sensors.origin, per_event, reach, found.metrics, findings)
 

@@ -72,10 +72,14 @@ def _of_names(topic: str) -> Explained | None:
     Raises:
         UsageError: Beside a name stands a code or key that nothing has.
     """
-    words = [word for word in (part.strip(".,:;?!()") for part in topic.split()) if word_set(word)]
+    words = [word for word in (part.strip(".,:;?!()[]'\"`") for part in topic.split()) if word_set(word)]
     found = {word: _of_name(word) for word in words if _is_written_as_name(word) or library().find(word)}
     sure = any(_is_written_as_name(word) and answer is not None for word, answer in found.items())
-    if len(words) < 2 or not (sure or (len(found) == len(words) and not library().named(word_set(topic)))):
+    if (
+        len(words) < 2
+        or not any(found.values())
+        or not (sure or (len(found) == len(words) and not library().named(word_set(topic))))
+    ):
         return None
     for word, answer in found.items():
         if answer is None and _is_meant_as_name(word):

@@ -133,7 +133,7 @@ def export(  # noqa: PLR0913 - the function is the command: one argument an opti
         yardsticks(loaded, graph, inputs, first, events.metrics()),
     )
     written = exporter.export(order, first, events.more(watching), target)
-    notes = (*loaded.notes, *assumed_losses(loaded, str(checkpoint)), *events.findings)
+    notes = (*loaded.notes, *assumed_losses(loaded, str(checkpoint), outputs_alone=True), *events.findings)
     return _result(order, written, events.title, notes)
 
 
@@ -224,7 +224,7 @@ def _description(
 ) -> Description:
     """Return what the file says of itself; ``options`` are format and inputs, ``origin`` name, digest and weights."""
     tasks = graph.tasks if isinstance(graph, RegressorGraph) else ()
-    config = dict(loaded.checkpoint.config)
+    config = loaded.config.to_dict() if loaded.told else dict(loaded.checkpoint.config)
     if tasks:
         config["tasks"] = {
             name: {**section, "enabled": name in tasks} for name, section in loaded.config.to_dict()["tasks"].items()

@@ -18,7 +18,7 @@ from xectool.data.blocks import SourceFile
 from xectool.data.events import EventSource
 from xectool.data.source import open_source
 from xectool.detector.constants import UNKNOWN_ABOVE
-from xectool.engine.loading import LoadedModel, served_in_order, untold
+from xectool.engine.loading import LoadedModel, served_in_order
 from xectool.errors import UsageError, in_shell
 from xectool.findings import Finding, Severity
 from xectool.models.normalize import Normalizer
@@ -64,7 +64,7 @@ def own_names(loaded: LoadedModel, names: Sequence[str]) -> dict[str, object]:
     """
     if not names:
         return {}
-    usual, more = loaded.config.data, untold(loaded.checkpoint)
+    usual, more = loaded.config.data, loaded.may_be_told
     keys = [tuple(text.partition("=")[0].strip().split(".")) for text in names]
     for key, text in zip(keys, names, strict=True):
         if "=" in text and key[:2] not in _NAMES:

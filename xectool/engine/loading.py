@@ -14,6 +14,7 @@ from xectool.checkpoint import store
 from xectool.checkpoint.extract import ENCODER
 from xectool.checkpoint.format import FORMAT_NAME, Checkpoint
 from xectool.checkpoint.soundness import require_finite
+from xectool.config.document import parse_value
 from xectool.config.load import config_from_dict
 from xectool.config.root import RunConfig
 from xectool.config.serialize import dotted_values, inline_yaml, starting_from
@@ -53,6 +54,7 @@ class LoadedModel:
         notes: What is worth knowing about how it runs.
         engine: What computes: ``eager`` PyTorch, or the format of an exported file.
         told: ``section.key=value`` strings of what its file does not tell.
+        may_be_told: Keys that its file does not tell and the command takes.
     """
 
     config: RunConfig
@@ -63,6 +65,7 @@ class LoadedModel:
     notes: tuple[Finding, ...] = ()
     engine: str = "eager"
     told: tuple[str, ...] = ()
+    may_be_told: tuple[str, ...] = ()
 
 
 def check_options(weights: str, batch_size: int | None, max_events: int | None) -> None:
@@ -125,7 +128,7 @@ def load_checkpoint(path: str | Path, weights: str) -> Checkpoint:
 
 
 def ready_model(
-    checkpoint: Checkpoint, name: str | Path, weights: str, device: str | None, told: Sequence[str] = ()
+    checkpoint: Checkpoint, name: str | Path, weights: str, device: str | None, told: Sequence[str] | None = None
 ) -> LoadedModel:
     """Return the network and task of a checkpoint with the wanted weights.
 
@@ -134,12 +137,12 @@ def ready_model(
         name: How the user named it.
         weights: One of :data:`WEIGHTS`.
         device: Device that goes before the configuration's.
-        told: ``section.key=value`` strings of keys that the checkpoint does not tell.
+        told: ``section.key=value`` strings of keys that the checkpoint does not tell; None: the command takes none.
 
     Raises:
         XecError: The checkpoint does not fit its configuration or is not finite, or the device does not exist.
     """
-    config = config_from_dict(checkpoint.config, str(name), told, package=checkpoint.kind_package)
+    config = config_from_dict(checkpoint.config, str(name), told or (), package=checkpoint.kind_package)
     # In float32, whatever it was trained in: bfloat16 rounds a predicted sensor by up to 1.6 % of its photons.
     execution = plan_execution(config.training.model_copy(update={"compile": "none", "amp": "off"}), device)
     network = build_model(config)
@@ -151,22 +154,24 @@ def ready_model(
     task = build_task(config, network).to(execution.device)
     load_task(task, checkpoint)
     notes = assumptions(checkpoint.meta, str(name), told)
-    return LoadedModel(config, network, task, execution, checkpoint, notes, told=tuple(told))
+    may_be_told = () if told is None else untold(checkpoint)
+    return LoadedModel(config, network, task, execution, checkpoint, notes, "eager", tuple(told or ()), may_be_told)
 
 
-def assumptions(meta: Mapping[str, Any], where: str, told: Sequence[str] = ()) -> tuple[Finding, ...]:
+def assumptions(meta: Mapping[str, Any], where: str, told: Sequence[str] | None = ()) -> tuple[Finding, ...]:
     """Return what is said where a checkpoint of the older system does not tell how readings were normalised."""
+    or_told = "" if told is None else "tell predict and export --set {key}=VALUE, or "
     return tuple(
         Finding(
             "XT-CKPT-ASSUMED",
             Severity.INFO,
             f"the file does not tell {key}: {value}, the default of the older system, is assumed",
             where,
-            fix=f"nothing, if that training kept the default; else tell predict and export --set {key}=VALUE, or "
-            f"fine-tune from it: {starting_from(where)} --set {key}=VALUE",
+            fix=f"nothing, if that training kept the default; else {or_told.format(key=key)}fine-tune from it: "
+            f"{starting_from(where)} --set {key}=VALUE",
         )
         for key, value in meta.get("assumed", {}).items()
-        if key not in map(key_of, told)
+        if key not in map(key_of, told or ())
     )
 
 
@@ -183,7 +188,8 @@ def told_of(checkpoint: Checkpoint, settings: Sequence[str]) -> list[str]:
     """
     told = [setting for setting in settings if key_of(setting) in untold(checkpoint)]
     for setting in told:
-        if key_of(setting).endswith(".loss_fn") and setting.partition("=")[2].strip() == GAUSSIAN_NLL:
+        value = parse_value(setting.partition("=")[2], f"--set {setting}")
+        if key_of(setting).endswith(".loss_fn") and value == GAUSSIAN_NLL:
             raise UsageError(
                 f"{key_of(setting)} was not {GAUSSIAN_NLL}: the head of this network predicts no width",
                 where=f"--set {setting}",
@@ -210,23 +216,31 @@ def _untold_of_task(name: str, task: Mapping[str, Any]) -> Iterator[str]:
     yield from ("loss_beta", "weight")
 
 
-def assumed_losses(loaded: LoadedModel, where: str) -> tuple[Finding, ...]:
-    """Return what is said of the losses of a checkpoint of the older system that nobody has told."""
-    assumed = loaded.checkpoint.meta.get("assumed", {})
-    keys = [key for key in untold(loaded.checkpoint) if key not in assumed and key not in map(key_of, loaded.told)]
+def assumed_losses(loaded: LoadedModel, where: str, outputs_alone: bool = False) -> tuple[Finding, ...]:
+    """Return what is said of the losses of a checkpoint of the older system that nobody has told.
+
+    Args:
+        loaded: The network.
+        where: How the user named its file.
+        outputs_alone: Only of what changes the network's outputs; without, of ``val/loss`` too.
+    """
+    said = {*loaded.checkpoint.meta.get("assumed", {}), *map(key_of, loaded.told)}
+    keys = [key for key in untold(loaded.checkpoint) if key not in said]
+    of_outputs = [key for key in keys if key.endswith(".log_transform")]
+    keys = of_outputs if outputs_alone else keys
     if not keys:
         return ()
     values = dotted_values(loaded.config.to_dict())
     lines: dict[str, list[str]] = {}
     for section, _, key in (key.rpartition(".") for key in keys):
         lines.setdefault(section, []).append(f"{key} {inline_yaml(values[f'{section}.{key}'])}")
-    of_outputs = [key for key in keys if key.endswith(".log_transform")]
-    means = f"val/loss, and no logarithm for {', '.join(key.split('.')[1] for key in of_outputs)}"
+    logarithm = [f"no logarithm for {', '.join(key.split('.')[1] for key in of_outputs)}"] if of_outputs else []
+    means = ", and ".join([*([] if outputs_alone else ["the defaults are assumed for val/loss"]), *logarithm])
     return (
         Finding(
             "XT-CKPT-ASSUMED",
             Severity.INFO,
-            f"the file does not tell its losses: the defaults are assumed for {means if of_outputs else 'val/loss'}",
+            f"the file does not tell its losses: {means}",
             where,
             tuple(f"{section}: {', '.join(told)}" for section, told in lines.items()),
             f"nothing, if that training kept the defaults; else tell each: --set {(of_outputs or keys)[0]}=VALUE",

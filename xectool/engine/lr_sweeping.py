@@ -58,8 +58,8 @@ class LrSweepResult:
         final_rows: The best rate of the grid and those beside it after these steps.
         plot: PNG; the PDF and ``lr_sweep.json`` lie beside it. None without ``--output``.
         written: Configuration the rate was written into, or None.
-        interrupted: Whether Ctrl-C ended the grid or ramp, so that there is no rate, or the final, so that the grid
-            alone decides; nothing is written.
+        interrupted: Whether Ctrl-C ended the grid or ramp before they were whole, so that there is no rate, or what
+            is whole alone decides; nothing is written.
         reference: The table of the older notes with its corrections, where it was asked for.
         findings: Why there is no rate, or what to know about it.
     """

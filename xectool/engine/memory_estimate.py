@@ -148,7 +148,7 @@ def _quickstart(overrides: Sequence[str]) -> dict[str, Any]:
     asked = Document(SET, {"kind": QUICKSTART["kind"]})
     apply_overrides(asked, overrides)
     kind = asked.values["kind"]
-    known = keys_of(kind if kind in KINDS else QUICKSTART["kind"])
+    known = keys_of(kind if isinstance(kind, str) and kind in KINDS else QUICKSTART["kind"])
     sections = {name: values for name, values in QUICKSTART.items() if name in known and name != "kind"}
     return {"kind": kind} | {
         name: {key: value for key, value in values.items() if f"{name}.{key}" in known}

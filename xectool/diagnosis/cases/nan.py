@@ -33,6 +33,9 @@ _ERASING: Final = 10 * HIGH_LR  # of weights of 0.03 to 0.1 nothing is left afte
 _RISEN: Final = 3.0  # times the first losses; a sound start may rise so far, but not at such rates
 
 
+NONFINITE: Final = "nonfinite@"  # symptom of such steps, before the first one
+
+
 @dataclass(frozen=True)
 class NanCase(StepCase):
     """A group of neighbouring non-finite steps.
@@ -50,7 +53,7 @@ class NanCase(StepCase):
     @property
     def symptom(self) -> str:
         """Name under which the rules speak about it."""
-        return f"nonfinite@{self.step}"
+        return f"{NONFINITE}{self.step}"
 
     @cached_property
     def recovered(self) -> bool:

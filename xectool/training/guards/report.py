@@ -47,7 +47,7 @@ class Reporter:
             message: One sentence.
             say: Whether it is shown.
             code: Finding before what is shown, empty for none; that of the kind without.
-            of: What stands before the message where it is shown, and in the record in a field.
+            of: What the message is of, such as ``validation``: stands before it where it is shown, not in the record.
             data: Fields of the event.
         """
         self.writer.event(kind, message, step=self.step, epoch=self.epoch, **data)

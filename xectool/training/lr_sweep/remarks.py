@@ -69,7 +69,8 @@ def _cut_ramp(sweep: Sweep, config: str, steps: int, seeds: int) -> Finding:
     if done == seeds:
         problem = f"interrupted in the last step of the ramp: {far}; nothing was written"
     fix = f"xectool lr-sweep {config}{sweep.asked} --steps {steps} --seeds {seeds}"
-    return Finding("XT-LR-UNSURE", Severity.ERROR, problem, where="--range", fix=fix)
+    severity = Severity.WARNING if done == seeds else Severity.ERROR
+    return Finding("XT-LR-UNSURE", severity, problem, where="--range", fix=fix)
 
 
 def cut_short(sweep: Sweep, config: str, steps: int, seeds: int, final_steps: int) -> Finding:

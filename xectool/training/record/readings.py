@@ -107,7 +107,7 @@ class ReadingWatch:
         event = f"{named}, entry {batch.entry[row]} of {self._source.files[int(batch.file_index[row])].name}"
         sensor = "" if name.startswith("truth") else f", sensor {place}"
         value = float(values[row, place])
-        return InvalidReading(f"invalid {name} {value:g}: {event}{sensor}", not abs(value) <= LARGEST_LEGAL)
+        return InvalidReading(f"invalid {name} {value:g}: {event}{sensor}", not abs(value) <= UNKNOWN_ABOVE)
 
 
 def _within(values: Tensor, lowest: float) -> bool:
