@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 from xectool.cli.lr_sweep import _band, _show
 from xectool.cli.progress import LineWatcher
+from xectool.engine.lr_sweep_outputs import told_alone
 from xectool.engine.lr_sweeping import LrSweepResult
 from xectool.training.lr_sweep.rows import RateRow
 
@@ -105,6 +106,15 @@ def test_two_runs_of_a_sound_configuration_are_identical(xectool: Callable[..., 
     assert (outcome.document["result"]["identical"], outcome.document["result"]["first_difference"]) == (True, None)
     assert outcome.document["result"]["compared"] > 100
     assert outcome.document["findings"] == []
+
+
+def test_a_rate_that_is_written_says_which_settings_it_was_found_with() -> None:
+    """A rate of another network and batch went into a file without a word."""
+    settings = ["model.encoder_dim=64", "data.batch_size=8", "data.train_path=a b.root", "training.epochs=2"]
+    (found,) = told_alone("my run.yaml", settings)
+    assert found.evidence == ("model.encoder_dim=64", "data.batch_size=8")
+    assert found.fix.startswith("xectool train 'my run.yaml' --set model.encoder_dim=64 --set data.batch_size=8   # ")
+    assert told_alone("my run.yaml", settings[2:]) == told_alone(None, settings) == ()
 
 
 def test_the_band_is_told_in_words() -> None:

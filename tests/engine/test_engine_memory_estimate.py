@@ -135,6 +135,9 @@ def test_host_and_disk_of_this_machine_do_not_judge_a_gpu_of_another(monkeypatch
     assert "CFG-53" in [finding.code for finding in found.findings]  # a warning: it may be smaller there too
     assert [finding.code for finding in found.findings if finding.severity.value == "error"] == []
     assert not dataclasses.replace(found, elsewhere=False).fits  # the control: a disk of this machine is judged
+    little = dataclasses.replace(found, limits={"MemAvailable": 1 << 30})
+    (host,) = [finding for finding in memory_verdicts.verdicts(little) if finding.code == "CFG-20"]
+    assert host.fix.endswith(" GB of memory, where the GPU is"), "a setting was cut down to the memory of a laptop"
     screen = Console(file=io.StringIO(), width=200)
     _show(screen, found, "xectool train CONFIG")
     shown = screen.file.getvalue()  # type: ignore[attr-defined]

@@ -12,7 +12,8 @@ import numpy as np
 
 from xectool.config.edit import with_value
 from xectool.config.load import load_config
-from xectool.errors import ConfigError
+from xectool.errors import ConfigError, in_shell
+from xectool.findings import Finding, Severity
 from xectool.report.lr_sweep import SweepPoints, plot_lr_sweep
 from xectool.runlog.atomic import write_json, write_text
 from xectool.training.lr_sweep.curves import Curve
@@ -74,6 +75,23 @@ def edited(path: Path, values: Mapping[str, float]) -> str:
     for key, lr in values.items():
         text = with_value(text, key, lr, str(path))
     return text
+
+
+def told_alone(written: str | None, settings: Sequence[str]) -> tuple[Finding, ...]:
+    """Return that a rate was found with settings of the network or its batches that the file does not have."""
+    own = [setting for setting in settings if _changes_rate(setting.partition("=")[0].strip())]
+    if written is None or not own:
+        return ()
+    told = " ".join(f"--set {in_shell(setting)}" for setting in own)
+    problem = f"the rate in {written} was found with settings that are not in it"
+    fix = f"xectool train {in_shell(written)} {told}   # or write them into the file; without them sweep again"
+    return (Finding("XT-LR-UNSURE", Severity.WARNING, problem, "--write", evidence=tuple(own), fix=fix),)
+
+
+def _changes_rate(key: str) -> bool:
+    section, _, name = key.partition(".")
+    of_training = section == "training" and name not in ("lr", "max_lr", "device", "epochs", "compile", "seed")
+    return of_training or key == "data.batch_size" or section in ("model", "tasks", "normalization", "loss_balance")
 
 
 def write_rate(path: Path, found: Sequence[str], settings: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from xectool.config.root import RunConfig
 from xectool.config.rules.path import network_rules
 from xectool.config.serialize import inline_yaml
 from xectool.engine.explanation import explain
-from xectool.engine.lr_sweep_outputs import draw_sweep, edited, write_rate
+from xectool.engine.lr_sweep_outputs import draw_sweep, edited, told_alone, write_rate
 from xectool.engine.output_places import require_folder
 from xectool.engine.training_run.start import start_from
 from xectool.errors import UsageError, in_shell
@@ -155,7 +155,7 @@ def lr_sweep(  # noqa: PLR0913  the function is the command: one argument an opt
     written = write_rate(Path(config), result.settings, settings) if sure else None
     reference = explain("lr-sweep").text if show_reference else None
     added = {
-        "findings": (*result.findings, *loaded.findings),
+        "findings": (*result.findings, *told_alone(written, overrides), *loaded.findings),
         "plot": drawn,
         "written": written,
         "interrupted": interrupted,

@@ -128,7 +128,9 @@ def verdicts(result: MemoryEstimate) -> tuple[Finding, ...]:
             f"{HOST_SHARE * result.limits[least] / 1e9:.4g} GB ({HOST_SHARE:.0%} of {least}{here}); largest term: "
             f"{name} {found.host[name] / 1e9:.4g} GB"
         )
-        fix = _host_fix(found, least, result.config.distributed.num_gpus)
+        ranks, needed = result.config.distributed.num_gpus, found.host_bytes / HOST_SHARE
+        there = f"a machine or job with {ranks * needed / 1e9:.3g} GB of memory, where the GPU is"
+        fix = there if result.elsewhere else _host_fix(found, least, ranks)
         errors.append(Finding("CFG-20", of_machine, problem, "data.chunksize", found.lines[:2], fix))
     if not result.fits_disk:
         needed = sum(found.disk.values())
