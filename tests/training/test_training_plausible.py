@@ -666,3 +666,20 @@ def test_a_pedestal_in_all_files_is_no_light(tiny_config: Config) -> None:
     assert "in its darkest sensors" in opinion.reason
     bright = opinion_of(replace(batch, npho=batch.npho * 1e4), Normalizer(NormalizationConfig()))
     assert bright.reason.startswith("an event has")
+
+
+@pytest.mark.parametrize(("num_events", "named"), [(12, 1), (4, 5)], ids=["dead", "control: too few to tell"])
+def test_nan_of_a_dead_sensor_is_no_invalid_number(tiny_config: Config, num_events: int, named: int) -> None:
+    """Twenty lines and XT-NAN-DATA at the end, of files that `check-data` called good."""
+    config = load_config(tiny_config()).config
+    batch = batch_of(tiny_config())
+    rows = torch.arange(num_events) % batch.num_events
+    npho = batch.npho[rows].clone()
+    npho[:, 7] = math.nan
+    npho[1, 9] = math.nan
+    identity = {name: getattr(batch, name)[rows] for name in ("run", "event", "entry", "file_index")}
+    targets = {task: target[rows] for task, target in batch.targets.items()}
+    many = replace(batch, npho=npho, time=batch.time[rows], targets=targets, extremes=None, **identity)
+    found = ReadingWatch(config, open_source(config.data, "train", tasks=())).look(many)
+    assert len(found) == named
+    assert any("sensor 9" in reading.line for reading in found)

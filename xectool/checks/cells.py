@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from xectool.checks.stretches import Stretch, StretchScan, face_sums
 from xectool.checks.sums import SensorSums
-from xectool.detector.constants import DEAD_VALUE, LARGEST_NPHO, NUM_SENSORS, UNKNOWN_ABOVE
+from xectool.detector.constants import DEAD_EVENTS, DEAD_VALUE, LARGEST_NPHO, NUM_SENSORS, UNKNOWN_ABOVE
 
 Array = npt.NDArray[Any]
 
@@ -26,7 +26,6 @@ BLANK_RUN: Final = 128
 LARGEST_TIME_S: Final = 1e-5
 SMALLEST_ABS: Final = {"npho": 1e-12, "time": 1e-21}
 _MARKER_WIDTH: Final = 1e-3 * DEAD_VALUE
-_DEAD_EVENTS: Final = 0.9  # of all, in which a dead sensor has no reading
 _MARKED: Final = 0.01  # of all readings; damage is rarer
 _MOST_SENSORS: Final = 0.5  # of all, which damage does not reach
 _MARKER_LOW, _MARKER_HIGH = np.float32(DEAD_VALUE - _MARKER_WIDTH), np.float32(DEAD_VALUE + _MARKER_WIDTH)
@@ -87,7 +86,7 @@ class CellCounts:
     def nan_marks_no_reading(self) -> bool:
         """Whether NaN is what this file writes for no reading: of dead sensors, or for times that were not measured."""
         events, has_nan = self.total / NUM_SENSORS, self.nan_of_sensor > 0
-        are_dead = bool(has_nan.any()) and int(self.nan_of_sensor[has_nan].min()) >= _DEAD_EVENTS * events
+        are_dead = bool(has_nan.any()) and int(self.nan_of_sensor[has_nan].min()) >= DEAD_EVENTS * events
         are_untimed = self.channel == "time" and has_nan.mean() > _MOST_SENSORS and self.nan > _MARKED * self.total
         return self.nonfinite == self.nan and (are_dead or bool(are_untimed))
 

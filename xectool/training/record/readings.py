@@ -13,11 +13,12 @@ from xectool.config.root import RunConfig
 from xectool.data.batch import EventBatch
 from xectool.data.events import EventSource
 from xectool.data.extremes import NPHO_HIGH, NPHO_LOW, TIME_HIGH, TIME_LOW, TRUTH_HIGH, Usual
-from xectool.detector.constants import LARGEST_LEGAL, UNKNOWN_ABOVE
+from xectool.detector.constants import DEAD_EVENTS, LARGEST_LEGAL, NUM_SENSORS, UNKNOWN_ABOVE
 from xectool.errors import event_named
 from xectool.models.normalize import NphoScheme
 
 MAX_NAMED = 10  # readings named one by one; the rest is counted
+FEWEST_EVENTS = 8  # that tell a dead sensor from a single NaN
 MOST_FAINT = 0.5  # of the sensors below the threshold, whose times the network does not see
 
 
@@ -33,7 +34,8 @@ class ReadingWatch:
 
     Photons that are NaN, infinite, beyond 1e10 or below the domain of the scheme are reported, times of living sensors
     that are NaN, infinite or beyond 1e10 (not where most faint sensors of the event have such a time), and truth that
-    is infinite or beyond. 1e10, the mark of what is not known, is not, nor is NaN as such a mark in a truth.
+    is infinite or beyond. 1e10, the mark of what is not known, is not, nor is NaN as such a mark in a truth, or as that
+    of a dead sensor: in nearly all events, as `check-data` takes it.
 
     Args:
         config: Gives the scheme, and whether anything is looked at (``data.log_invalid_npho``).
@@ -51,6 +53,7 @@ class ReadingWatch:
         self._active = config.data.log_invalid_npho
         self._epoch: int | None = None
         self._passed = False
+        self._events, self._nan = 0, torch.zeros(NUM_SENSORS, dtype=torch.int64)  # looked at; NaN of each sensor
         self.num_invalid = 0
 
     def look(self, batch: EventBatch) -> list[InvalidReading]:
@@ -62,6 +65,7 @@ class ReadingWatch:
         self._epoch = batch.epoch if self._epoch is None else self._epoch
         if not self._active or batch.epoch != self._epoch or not batch.num_events:
             return []
+        self._events += batch.num_events
         if self._usual.holds(batch.extremes):
             return []
         lines = []
@@ -92,7 +96,8 @@ class ReadingWatch:
     def _invalid(self, batch: EventBatch) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Yield name, values and which of them are invalid, of what holds any; shape (B, S), or (B, D) of a truth."""
         if not _within(batch.npho, self._lowest):
-            yield "photon number", batch.npho, ~((batch.npho >= self._lowest) & (batch.npho <= LARGEST_LEGAL))
+            wrong = ~((batch.npho >= self._lowest) & (batch.npho <= LARGEST_LEGAL))
+            yield "photon number", batch.npho, wrong & ~(batch.npho.isnan() & self._dead(batch))
         if not _within(batch.time, -LARGEST_LEGAL):
             absent, known = ~(batch.time.abs() <= LARGEST_LEGAL), batch.npho <= UNKNOWN_ABOVE
             faint = known & (batch.npho < self._threshold)
@@ -101,6 +106,11 @@ class ReadingWatch:
             yield "time", batch.time, absent & known & ~(faint & marked[:, None])
         for task, truth in batch.targets.items():
             yield f"truth of {task}", truth, truth.abs() > LARGEST_LEGAL
+
+    def _dead(self, batch: EventBatch) -> Tensor:
+        """Return which sensors, shape (S,), are NaN in nearly all events that were looked at, a batch's among them."""
+        self._nan += batch.npho.isnan().sum(dim=0)
+        return (self._nan >= DEAD_EVENTS * self._events) & (self._events >= FEWEST_EVENTS)
 
     def _line(self, batch: EventBatch, name: str, values: Tensor, row: int, place: int) -> InvalidReading:
         named = event_named(int(batch.run[row]), int(batch.event[row]))
