@@ -23,7 +23,7 @@ MOST_FAINT = 0.5  # of the sensors below the threshold, whose times the network 
 
 
 class InvalidReading(NamedTuple):
-    """A line on an invalid number, and whether it is NaN, infinite or beyond 1e10: the rest is noise."""
+    """A line on an invalid number, and whether it is NaN, infinite or as large as 1e10: the rest is noise."""
 
     line: str
     is_no_number: bool
