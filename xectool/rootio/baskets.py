@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from xectool.rootio.alike import count_alike, decode_alike
 from xectool.rootio.bulk import NearbyBaskets
 from xectool.rootio.columns import READ_ERRORS, Array, Column, DamagedRangeError, check_lengths
 from xectool.rootio.inflate import BLOCK_BYTES, HEADER_BYTES, MOST_GROWTH, inflate_range, packed_bytes
@@ -74,12 +75,13 @@ class BasketColumn:
             DamagedRangeError: A basket cannot be read; names that basket's entries.
         """
         basket = int(np.searchsorted(self._offsets, start, side="right")) - 1
-        edges = self._offsets[basket : int(np.searchsorted(self._offsets, stop)) + 1].tolist()
+        edges = self._offsets[basket : int(np.searchsorted(self._offsets, stop)) + 1]
         these = slice(basket, basket + len(edges) - 1)
         nearby = NearbyBaskets(self._source, self._seeks[these].tolist(), self._sizes[these].tolist(), basket)
-        numbers, done = out.reshape(-1), 0
+        numbers = out.reshape(-1)
         with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which counts as invalid
-            for number, (first, end) in enumerate(itertools.pairwise(edges), basket):
+            alike, done = self._read_alike(nearby, basket, edges, start, numbers)
+            for number, (first, end) in enumerate(itertools.pairwise(edges[alike:].tolist()), basket + alike):
                 begin, upto = max(start, first), min(stop, end)
                 count = (upto - begin) * out.shape[1]
                 if count <= 0:
@@ -91,6 +93,29 @@ class BasketColumn:
                 done += count
         if done != len(numbers):
             raise DamagedRangeError(start, stop, "no baskets follow on each other over these entries")
+
+    def _read_alike(
+        self, nearby: NearbyBaskets, basket: int, edges: Array, start: int, numbers: Array
+    ) -> tuple[int, int]:
+        """Fill the beginning of ``numbers``, from entry ``start`` on; return the baskets and the numbers that gives.
+
+        None of both where the first baskets are not alike, or one cannot be read, which shows when it is by itself.
+        """
+        count = count_alike(edges, self._sizes[basket : basket + len(edges) - 1], self._entry_bytes)
+        if not count:
+            return 0, 0
+        num_bytes, seeks = int(edges[1] - edges[0]) * self._entry_bytes, self._seeks[basket : basket + count]
+        try:
+            entries = decode_alike(nearby.joined(count), seeks, num_bytes)
+        except READ_ERRORS:
+            return 0, 0
+        if entries is None:
+            return 0, 0
+        values = np.ascontiguousarray(entries).view(self._stored).reshape(-1)
+        low = int(start - edges[0]) * (self.width or 1)
+        found = values[low : low + len(numbers)]
+        numbers[: len(found)] = found
+        return count, len(found)
 
     def _read_basket(self, nearby: NearbyBaskets, basket: int, entries: tuple[int, int], out: Array) -> None:
         """Fill ``out``, numbers of entries in a row, with a basket's from its entry ``entries[0]`` of ``[1]`` on."""

@@ -42,6 +42,20 @@ class NearbyBaskets:
             low = 0
         return self._bytes[low : low + size]
 
+    def joined(self, count: int) -> bytes:
+        """Return the bytes of the first ``count`` baskets, without what lies between them.
+
+        Raises:
+            EOFError: The file ends before.
+        """
+        if self._end(0) > self._seeks[0] + self._sizes[0]:  # copied, so that what was read at once is given back
+            return b"".join([bytes(self.read(self._first + number)) for number in range(count)])
+        return timed(READ, self._each_alone, count)
+
+    def _each_alone(self, count: int) -> bytes:
+        pairs = zip(self._seeks[:count], self._sizes[:count], strict=True)
+        return b"".join([self._source.read(start, size) for start, size in pairs])
+
     def _from(self, number: int) -> memoryview:
         """Return the bytes from a basket on to the end of the last one that lies near; of it alone where that fails."""
         start, size = self._seeks[number], self._sizes[number]

@@ -7,6 +7,7 @@ algorithm, one byte for its version, three bytes each for the compressed and unc
 from __future__ import annotations
 
 import lzma
+import struct
 import threading
 import zlib
 from collections.abc import Iterator
@@ -19,7 +20,8 @@ import numpy.typing as npt
 import xxhash
 import zstandard
 
-HEADER_BYTES = 9
+_HEADER = struct.Struct("<2sxHBHB")  # the two sizes as 16 and 8 bits each
+HEADER_BYTES = _HEADER.size
 # ROOT cuts what it compresses into blocks of so many bytes; only the last one is shorter.
 BLOCK_BYTES = 0xFFFFFF
 # What XZ may take for its dictionary; that of its highest level is half as large.
@@ -114,10 +116,12 @@ def packed_bytes(header: bytes) -> tuple[int, int]:
     Raises:
         ValueError: The header is not one of ROOT's.
     """
-    packed, size = int.from_bytes(header[3:6], "little"), int.from_bytes(header[6:9], "little")
-    if len(header) < HEADER_BYTES or size == 0:
+    if len(header) < HEADER_BYTES:
         raise ValueError("a compressed block has no header of ROOT's")
-    return HEADER_BYTES + packed, size
+    _, packed, packed_high, size, size_high = _HEADER.unpack_from(header)
+    if size == size_high == 0:
+        raise ValueError("a compressed block has no header of ROOT's")
+    return HEADER_BYTES + packed + (packed_high << 16), size + (size_high << 16)
 
 
 def require_bounded(view: memoryview, num_bytes: int) -> None:
@@ -153,14 +157,13 @@ def _blocks_until(view: memoryview, stop: int) -> Iterator[tuple[int, bytes, mem
 
 
 def _block_header(view: memoryview, offset: int) -> tuple[bytes, int, int]:
-    header = bytes(view[offset : offset + HEADER_BYTES])
-    if len(header) < HEADER_BYTES:
+    if len(view) - offset < HEADER_BYTES:
         raise EOFError("the compressed data ends early")
-    packed = int.from_bytes(header[3:6], "little")
-    unpacked = int.from_bytes(header[6:9], "little")
+    algorithm, packed, packed_high, unpacked, unpacked_high = _HEADER.unpack_from(view, offset)
+    packed, unpacked = packed + (packed_high << 16), unpacked + (unpacked_high << 16)
     if offset + HEADER_BYTES + packed > len(view) or unpacked == 0:
         raise ValueError("a compressed block says it is longer than its data")
-    return header[:2], packed, unpacked
+    return algorithm, packed, unpacked
 
 
 def _is_cut_short(algorithm: bytes, size: int, wanted: int) -> bool:
