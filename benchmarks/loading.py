@@ -178,10 +178,15 @@ def alone(kind: str, path: str, directory: str, threads: int) -> dict[str, float
     return {"first_s": first, "peak_mb": peak_resident_bytes() / 1e6, "imported_mb": imported / 1e6}
 
 
+# As the command line begins, before anything loads uproot.
+_AS_THE_TOOL = "from xectool.cli.lean import leave_out_pyarrow; leave_out_pyarrow(); import benchmarks.loading as this"
+
+
 def processes(path: str, directory: str, threads: int) -> None:
     print("\n| one pass in a process of its own | first batch s | peak MB | of it imports |\n|---|---|---|---|")
     for kind in ("older", "root", "lossless", "compact"):
-        command = [sys.executable, "-m", "benchmarks.loading", "--alone", kind, path, directory]
+        begin = ["-m", "benchmarks.loading"] if kind == "older" else ["-c", f"{_AS_THE_TOOL}; this.main()"]
+        command = [sys.executable, *begin, "--alone", kind, path, directory]
         command += ["--threads", str(threads)]
         runs = [json.loads(subprocess.run(command, capture_output=True, check=True).stdout) for _ in range(3)]
         first, peak, imported = (

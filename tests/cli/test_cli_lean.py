@@ -1,0 +1,49 @@
+"""The command line loads uproot without pyarrow, and everything else that asks for pyarrow gets it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import awkward as ak
+import pytest
+import uproot
+
+FINDS = "import sys; {begin}import uproot; print('pyarrow' in sys.modules)"
+LEAN = "from xectool.cli.lean import leave_out_pyarrow; leave_out_pyarrow(); "
+
+
+def said(program: str, *arguments: str) -> list[str]:
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+@pytest.mark.parametrize(("begin", "loaded"), [("", "True"), (LEAN, "False")], ids=["control", "lean"])
+def test_uproot_brings_no_pyarrow(begin: str, loaded: str) -> None:
+    assert said(FINDS.format(begin=begin)) == [loaded]
+
+
+@pytest.mark.parametrize("order", ["import uproot, pyarrow", "import pyarrow, uproot"])
+def test_who_asks_for_pyarrow_gets_it(order: str) -> None:
+    assert said(f"{LEAN}{order}; print(pyarrow.array([1, 2]).sum())") == ["3"]
+
+
+def test_vectors_are_read_without_it(tmp_path: Path) -> None:
+    with uproot.recreate(tmp_path / "a.root") as file:
+        file.mktree("tree", {"x": "var * float32"}).extend({"x": ak.Array([[1, 2], [3, 4]])})
+    program = f"{LEAN}import sys\nfrom xectool.rootio.reader import EventFile\n"
+    program += "print(EventFile(sys.argv[1]).read_column('x').sum(), 'pyarrow' in sys.modules)"
+    assert said(program, str(tmp_path / "a.root")) == ["10.0", "False"]
+
+
+def test_a_command_reads_a_file_without_it(tmp_path: Path) -> None:
+    with uproot.recreate(tmp_path / "a.root") as file:
+        file.mktree("tree", {"x": "float32"}).extend({"x": [1.0]})
+    program = (
+        "import atexit, sys\nfrom xectool.cli import app\n"
+        "atexit.register(lambda: print('loaded', 'uproot' in sys.modules, 'pyarrow' in sys.modules))\n"
+        "sys.argv = ['xectool', 'check-data', sys.argv[1]]\napp.main()"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "a.root")]
+    assert "loaded True False" in subprocess.run(command, capture_output=True, text=True, check=False).stdout
