@@ -1,10 +1,17 @@
-"""Cost of plan, files and ranks as they grow: ``python -m benchmarks.scaling``; events are counted, not read."""
+"""Cost of plan, files and ranks as they grow: ``python -m benchmarks.scaling``; events are counted, not read.
+
+``--read 1e6`` also reads up to so many simulated ones, an epoch each, from files of 20 000; beyond that the same file
+again under other names, so that a million takes 300 MB of disk and not 14 GB.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
+import subprocess
+import sys
 import tempfile
 import time
 import tracemalloc
@@ -16,11 +23,14 @@ import numpy as np
 from xectool.config.data import DataConfig
 from xectool.data.blocks import SourceFile
 from xectool.data.cache.tables import PreparedTables
+from xectool.data.loader import EventLoader
 from xectool.data.plan import DataPlan
 from xectool.data.source import open_source
+from xectool.engine.simulation import simulate
 from xectool.rootio.writer import TreeWriter
+from xectool.training.process.memory import peak_resident_bytes
 
-BATCH, CLUSTER = 256, 1040
+BATCH, CLUSTER, FILE_EVENTS = 256, 1040, 20_000
 BRANCHES: dict[str, Any] = {
     "npho": ("f4", (4760,)), "relative_time": ("f4", (4760,)), "energyTruth": ("f4", ()),
     "run": ("i4", ()), "event": ("i4", ()),
@@ -43,7 +53,7 @@ def plans(most: int) -> None:
     for events in (10**3, 10**4, 10**5, 10**6, 10**7, 10**8):
         if events > most:
             break
-        files = counted_files(events, max(1, events // 20_000))
+        files = counted_files(events, max(1, events // FILE_EVENTS))
         tracemalloc.start()
         made, plan = timed(
             lambda files=files: DataPlan(files, BATCH, 1, num_shards=64, chunksize=65_536, world_size=64)
@@ -99,17 +109,52 @@ def write_small(path: Path, rng: np.random.Generator, run: int) -> None:
         writer.extend(rows | {"event": np.arange(5, dtype=np.int32)})
 
 
+def reading(most: int, directory: str) -> None:
+    print("\n| events read | files | CPU us an event | wall us an event | peak MB |\n|---|---|---|---|---|")
+    for events in (10**3, 10**4, 10**5, 10**6):
+        if events > most:
+            break
+        place = Path(directory) / f"read{events}"
+        for number in range(max(1, events // FILE_EVENTS)):
+            if number == 0:
+                simulate(str(place / "0.root"), events=min(events, FILE_EVENTS), seed=1)
+            else:
+                os.link(place / "0.root", place / f"{number}.root")
+        command = [sys.executable, "-m", "benchmarks.scaling", "--one", str(place)]
+        said = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        assert said["events"] == events
+        row = (1e6 * said["cpu_s"] / events, 1e6 * said["wall_s"] / events, said["peak_bytes"] / 1e6)
+        print(f"| {events:.0e} | {said['files']} | {row[0]:.1f} | {row[1]:.1f} | {row[2]:.0f} |", flush=True)
+
+
+def read_one(directory: str) -> dict[str, float]:
+    """Read all files of a directory once, with the defaults of a training."""
+    source = open_source(DataConfig(train_path=directory), "train", ("energy",))
+    began, cpu, events = time.perf_counter(), time.process_time(), 0
+    with EventLoader(source, DataPlan(source.files, BATCH, 1)) as loader:
+        for batch in loader.epoch(1):
+            events += batch.num_events
+    spent = {"wall_s": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}
+    return spent | {"events": events, "files": len(source.files), "peak_bytes": peak_resident_bytes()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=10**8, help="most events of a plan")
     parser.add_argument("--files", type=int, default=1000, help="most files that are opened")
+    parser.add_argument("--read", type=float, default=0, metavar="EVENTS", help="most events that are read")
+    parser.add_argument("--one", metavar="DIR", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.one:
+        print(json.dumps(read_one(options.one)))
+        return
     machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     print(f"{time.strftime('%Y-%m-%d')}, {machine}; seconds of CPU\n")
     plans(options.events)
     ranks(min(options.events, 10**6))
     with tempfile.TemporaryDirectory() as directory:
         files(options.files, directory)
+        reading(int(options.read), directory)
 
 
 if __name__ == "__main__":
