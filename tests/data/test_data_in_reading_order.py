@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from xectool.data.batch import measured
 from xectool.data.excluded import event_keys
-from xectool.data.extremes import measured
 from xectool.data.in_reading_order import in_reading_order
 from xectool.data.loader import EventLoader, LoaderOptions, window_reader
 from xectool.data.plan import DataPlan

@@ -11,6 +11,7 @@ import sys
 import threading
 import tracemalloc
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -333,6 +334,34 @@ def test_readers_serve_on_where_a_batch_system_signals_every_process(dataset, tm
     command = [sys.executable, str(program), str(dataset.directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stdout) == (0, "ends with its readers open\n"), done.stderr
+
+
+READS = """
+import sys
+if __name__ == "__main__":
+    from pathlib import Path
+    import psutil
+    from xectool.config.data import DataConfig
+    from xectool.data.loader import EventLoader, LoaderOptions
+    from xectool.data.plan import DataPlan
+    from xectool.data.source import open_source
+    source = open_source(DataConfig(train_path=sys.argv[1], val_path=sys.argv[1]), "train", ())
+    plan = DataPlan(source.files, 4, 1, num_shards=1, chunksize=8)
+    with EventLoader(source, plan, options=LoaderOptions(num_workers=2)) as loader:
+        assert next(loader.epoch(0)).num_events
+        for process in psutil.Process().children(recursive=True):
+            print(process.name(), "libtorch" in Path(f"/proc/{process.pid}/maps").read_text())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="/proc is of Linux")
+def test_readers_load_no_torch(dataset, tmp_path):
+    program = tmp_path / "reads.py"
+    program.write_text(READS)
+    command = [sys.executable, str(program), str(dataset.directory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("xectool-read")] == 2 * ["xectool-read False"]
 
 
 def test_a_silent_worker_ends_in_a_message_after_the_timeout(dataset):

@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from xectool.config.load import load_config
-from xectool.data.batch import EventBatch
-from xectool.data.extremes import measured
+from xectool.data.batch import EventBatch, measured
 from xectool.data.in_reading_order import in_reading_order
 from xectool.probes.instruments.bench import Bench, build_bench
 from xectool.probes.instruments.minimal import SavedBatch, load_batch, save_batch

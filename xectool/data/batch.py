@@ -13,6 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from xectool.data.extremes import measure
+from xectool.data.window import NUM_EXTREMES, WindowArrays
+
 
 @dataclass(frozen=True)
 class EventBatch:
@@ -81,3 +84,13 @@ def _taken(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     shape = (len(index), *values.shape[1:])
     out = torch.empty(shape, dtype=values.dtype, device=values.device, pin_memory=values.is_pinned())
     return torch.index_select(values, 0, index, out=out)
+
+
+def measured(batch: EventBatch) -> EventBatch:
+    """Return a batch on the CPU with the extremes of its events; itself where it has them."""
+    if batch.extremes is not None:
+        return batch
+    targets = {task: target.numpy() for task, target in batch.targets.items()}
+    identity, extremes = np.empty((batch.num_events, 4), np.int64), np.empty((batch.num_events, NUM_EXTREMES))
+    measure(WindowArrays(batch.npho.numpy(), batch.time.numpy(), targets, identity, extremes))
+    return replace(batch, extremes=extremes)

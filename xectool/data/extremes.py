@@ -1,7 +1,7 @@
 """The few numbers of an event that tell at once that it holds nothing out of the ordinary.
 
 They are taken where an event is read, for all events of a window at once: the training thread, with its cold caches,
-would look at the same readings a dozen times.
+would look at the same readings a dozen times. Reader processes come here, and load no torch.
 
 Axes: N events, S sensors (4760), D numbers of a task.
 """
@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from xectool.data.batch import EventBatch
 from xectool.data.window import NUM_EXTREMES, Array, WindowArrays
 from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS, UNKNOWN_ABOVE
 
@@ -64,16 +62,6 @@ def _ends(values: Array, bits: Array) -> tuple[Array, Array]:
         below = values[every, bits.argmax(axis=1)]
         highest = np.where(highest == DEAD_VALUE, np.where(below == DEAD_VALUE, np.float32(0.0), below), highest)
     return lowest, np.maximum(highest, np.float32(0.0))
-
-
-def measured(batch: EventBatch) -> EventBatch:
-    """Return a batch on the CPU with the extremes of its events; itself where it has them."""
-    if batch.extremes is not None:
-        return batch
-    targets = {task: target.numpy() for task, target in batch.targets.items()}
-    identity, extremes = np.empty((batch.num_events, 4), np.int64), np.empty((batch.num_events, NUM_EXTREMES))
-    measure(WindowArrays(batch.npho.numpy(), batch.time.numpy(), targets, identity, extremes))
-    return replace(batch, extremes=extremes)
 
 
 class Usual:

@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 from xectool.config.root import RegressorConfig, RunConfig
-from xectool.data.batch import EventBatch
-from xectool.data.extremes import measured
+from xectool.data.batch import EventBatch, measured
 from xectool.models.normalize import Normalizer
 from xectool.probes.nonfinite.ranking import Ranking
 from xectool.probes.nonfinite.raw import (
