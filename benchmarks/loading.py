@@ -179,7 +179,9 @@ def alone(kind: str, path: str, directory: str, threads: int) -> dict[str, float
 
 
 # As the command line begins, before anything loads uproot.
-_AS_THE_TOOL = "from xectool.cli.lean import leave_out_pyarrow; leave_out_pyarrow(); import benchmarks.loading as this"
+_AS_THE_TOOL = (
+    "from xectool.rootio.lean import leave_out_pyarrow; leave_out_pyarrow(); import benchmarks.loading as this"
+)
 
 
 def processes(path: str, directory: str, threads: int) -> None:

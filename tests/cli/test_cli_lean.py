@@ -11,7 +11,7 @@ import pytest
 import uproot
 
 FINDS = "import sys; {begin}import uproot; print('pyarrow' in sys.modules)"
-LEAN = "from xectool.cli.lean import leave_out_pyarrow; leave_out_pyarrow(); "
+LEAN = "from xectool.rootio.lean import leave_out_pyarrow; leave_out_pyarrow(); "
 
 
 def said(program: str, *arguments: str) -> list[str]:
@@ -41,9 +41,9 @@ def test_a_command_reads_a_file_without_it(tmp_path: Path) -> None:
     with uproot.recreate(tmp_path / "a.root") as file:
         file.mktree("tree", {"x": "float32"}).extend({"x": [1.0]})
     program = (
-        "import atexit, sys\nfrom xectool.cli import app\n"
+        "import atexit, sys\nfrom xectool.__main__ import main\n"
         "atexit.register(lambda: print('loaded', 'uproot' in sys.modules, 'pyarrow' in sys.modules))\n"
-        "sys.argv = ['xectool', 'check-data', sys.argv[1]]\napp.main()"
+        "sys.argv = ['xectool', 'check-data', sys.argv[1]]\nmain()"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "a.root")]
     assert "loaded True False" in subprocess.run(command, capture_output=True, text=True, check=False).stdout

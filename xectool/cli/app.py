@@ -23,7 +23,6 @@ from xectool.cli import (
     explain,
     export,
     inspect_ckpt,
-    lean,
     lr_sweep,
     predict,
     prepare,
@@ -111,6 +110,5 @@ def main() -> None:
     # OpenMP reads this when torch loads. Threads that spin while they wait made a step nine times slower on two shared
     # cores (docs/experiments.md); a user's own setting is kept.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    lean.leave_out_pyarrow()
     completes = "_XECTOOL_COMPLETE" in os.environ  # a shell asks, with the words in its environment
     sys.exit(boundary.run(app if completes else with_named_commands(app, sys.argv[1:]), sys.argv[1:], signals.hear))

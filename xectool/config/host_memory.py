@@ -10,7 +10,7 @@ from xectool.config.root import RunConfig
 
 BYTES_PER_EVENT = 4760 * 2 * 4
 # Resident memory of a training process without tensors and loader (x86-64, torch 2.13 CPU, measured).
-BASE_BYTES = 465_000_000
+BASE_BYTES = 420_000_000
 # One reader process; it loads no torch. 63 MB are its own, 110 resident with what it shares (measured).
 READER_BYTES = 80_000_000
 # What a CUDA driver maps on the host; not measured on a GPU.

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from types import ModuleType
-from typing import Any
 
 
-class _PyarrowLeftOut(MetaPathFinder):
+class _PyarrowLeftOut:
     """Finds no pyarrow while awkward is being loaded, and is out of the way before and after."""
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
         """Raise for pyarrow where awkward asks; else leave it to the next finder."""
         loading = getattr(sys.modules.get("awkward"), "__spec__", None)
         if fullname == "pyarrow" and getattr(loading, "_initializing", False):
             raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
-        return None
 
 
 def leave_out_pyarrow() -> None:
