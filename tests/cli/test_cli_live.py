@@ -221,6 +221,23 @@ def test_watch_shows_the_run(training: Any, xectool: Any) -> None:
     assert "grad norm" in plain.err
 
 
+def test_ctrl_c_ends_watch_as_its_help_says_without_an_error(
+    training: Any, xectool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended in a box with XT-INTERRUPTED and the command to go on with."""
+    run, process = training
+
+    def stop(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("xectool.cli.watch.time.sleep", stop)
+    seen = xectool("watch", str(run))
+    assert (seen.code, seen.out) == (130, "")
+    assert "grad norm" in seen.err
+    assert "interrupted" not in seen.err.lower()
+    assert process.poll() is None
+
+
 def test_stacks_come_from_the_process_itself_where_there_is_no_spy(training: Any, monkeypatch: Any) -> None:
     run, process = training
     monkeypatch.setattr("xectool.diagnosis.hang.stacks._spy", lambda: None)

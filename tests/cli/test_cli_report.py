@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from matplotlib.image import imread
 from xectool import engine
+from xectool.runlog.reader import RunReader
 from xectool.runlog.records import EpochRecord
 from xectool.runlog.writer import RunWriter
 
@@ -89,6 +90,15 @@ def test_page_holds_everything_and_loads_nothing(run: Path) -> None:
     for words in ("val/loss", "training.lr", "Different from the default", "config.yaml", "sensor health"):
         assert words in text
     assert found.verdict in text
+
+
+def test_what_conventional_estimators_reach_stands_beside_the_best_weights_of_a_regressor(run: Path) -> None:
+    """`train` printed it at its end, and the page, which is kept, had the network alone."""
+    (end,) = [event for event in RunReader(run).events() if event.kind == "finished"]
+    text = Path(engine.report(run).path).read_text()
+    assert "Best weights, beside conventional estimators" in text
+    reached = [f"{end.data['metrics'][name]:.6g}" for name in ("energy_res_68pct", "baseline_energy")]
+    assert ["energy_res_68pct [GeV]", *reached] in page_rows(text)
 
 
 def test_page_goes_where_it_is_wanted_and_says_so(run: Path, tmp_path: Path, xectool: Any) -> None:

@@ -16,6 +16,7 @@ from xectool.config.presets import PRESETS
 from xectool.config.root import KINDS
 from xectool.config.rules.capacity import HostMemorySuffices
 from xectool.config.rules.platform import Situation
+from xectool.config.serialize import to_yaml
 from xectool.config.template import key_comment, template
 from xectool.engine import config as commands
 from xectool.errors import ConfigError, UsageError, XecError
@@ -123,6 +124,15 @@ def test_a_fresh_configuration_is_taken_with_few_epochs(path: Path, written: tup
     assert "  warmup_epochs: auto  " in template("regressor", preset="ci")  # more epochs of it have a warm-up
     last = template("regressor", overrides=["training.warmup_epochs=auto", "training.warmup_epochs=5"])
     assert "  warmup_epochs: 5  " in last
+
+
+def test_a_fresh_configuration_averages_over_a_part_of_its_run_however_long_that_is(path: Path) -> None:
+    """It had the 0.999 of a long run, and the weights that a tutorial exports were mostly those of its first step."""
+    path.write_text(template("regressor"))
+    config = load_config(path).config
+    assert config.training.ema_decay == "auto"
+    path.write_text(to_yaml(config))
+    assert load_config(path).config == config
 
 
 def test_a_preset_is_cut_to_the_memory_of_the_machine(tmp_path: Path) -> None:

@@ -92,8 +92,8 @@ def test_the_advised_shards_are_read_once() -> None:
 @pytest.mark.parametrize(
     ("events", "epochs", "accumulated", "fix"),
     [
-        (400, 1, 1, "--set training.ema_decay=0.6"), (400, 20, 1, "--set training.ema_decay=0.98"),
-        (400, 40, 2, "--set training.ema_decay=0.9808"), (90, 1, 1, "--set training.ema_decay=null"),
+        (400, 1, 1, "0.6"), (400, 20, 1, "0.98"),
+        (400, 40, 2, "0.9808"), (90, 1, 1, "null"),
         (400, 40, 1, None), (16_000, 1, 1, None),
     ],
 )  # fmt: skip
@@ -102,16 +102,19 @@ def test_an_average_over_more_steps_than_the_run_has_is_told_with_one_that_fits(
 ) -> None:
     training = {"epochs": epochs, "warmup_epochs": 0, "grad_accum_steps": accumulated, "ema_decay": 0.999}
     found = list(count_rules(config(data={"batch_size": 16}, training=training), events, 10))
-    assert [(item.code, item.severity, item.fix) for item in found] == (
-        [("CFG-65", Severity.WARNING, fix)] if fix else []
-    )
+    told = [("CFG-65", Severity.WARNING, "--set training.ema_decay=auto")] if fix else []
+    assert [(item.code, item.severity, item.fix) for item in found] == told
+    resumed = count_rules(config(data={"batch_size": 16}, training=training), events, 10, resumes=True)
+    assert [item.fix for item in resumed] == ([f"--set training.ema_decay={fix}"] if fix else [])  # auto: as it was
+    training |= {"ema_decay": "auto"}
+    assert not list(count_rules(config(data={"batch_size": 16}, training=training), events, 10))
     assert not list(count_rules(config(data={"batch_size": 16}, training=training | {"ema_decay": None}), events, 10))
 
 
 def test_of_a_long_run_the_fitting_average_is_below_one() -> None:
     """It was rounded to `training.ema_decay=1`, which CFG-52 refuses."""
     training = {"epochs": 400, "warmup_epochs": 0, "ema_decay": 0.999999}
-    (found,) = count_rules(config(data={"batch_size": 16}, training=training), 16_000, 10)
+    (found,) = count_rules(config(data={"batch_size": 16}, training=training), 16_000, 10, resumes=True)
     assert found.fix == "--set training.ema_decay=0.999975"
     assert "are validated and taken by predict" in found.problem
     fitting = training | {"ema_decay": float(found.fix.rpartition("=")[2])}

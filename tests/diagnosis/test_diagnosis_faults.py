@@ -1178,7 +1178,7 @@ def test_an_average_that_is_mostly_the_first_weights_is_named_where_the_trained_
         run.epochs[epoch] = {"metrics": {"val/energy/loss": level, "val/uvwFI/loss": level, "val/loss": 2 * level}}
     causes = record(run).causes
     assert [cause.code for cause in causes] == ["XT-NO-LEARNING"] * named
-    assert not named or causes[0].fix.endswith("--set training.ema_decay=null")
+    assert not named or causes[0].fix.endswith("--set training.ema_decay=auto")
 
 
 @pytest.mark.parametrize(("decay", "named"), [(0.999, True), (0.99, False)])
@@ -1189,6 +1189,23 @@ def test_an_average_that_is_mostly_the_first_weights_is_named_in_a_run_of_few_st
     run = course(steps=25, per_epoch=25, start=0.1, floor=0.1, config={"training": {"ema_decay": decay}})
     run.epochs = {1: {"metrics": {"val/energy/loss": 0.5, "val/uvwFI/loss": 0.5, "val/loss": 1.0}}}
     assert [cause.code for cause in record(run).causes] == ["XT-NO-LEARNING"] * named
+
+
+@pytest.mark.parametrize(
+    ("decay", "end", "named"),
+    [(0.999, "finished", True), (0.99, "finished", False), (None, "finished", False), (0.999, "interrupted", False)],
+)
+def test_an_average_that_is_longer_than_a_run_that_ended_is_a_note_on_a_healthy_one(
+    record: Record, course: Any, decay: float | None, end: str, named: bool
+) -> None:
+    """It was told before the first step alone; a run that was interrupted may go on."""
+    found = record(course(steps=160, floor=0.1, end=end, config={"training": {"ema_decay": decay}}))
+    notes = [note for note in found.notes if note.code == "CFG-65"]
+    assert not [cause.code for cause in found.causes if cause.code == "CFG-65"]
+    assert ("averaged weights" in found.verdict, len(notes)) == (named, named)
+    for note in notes:
+        assert "the run has 160: 85% of the averaged weights, which are validated and taken by predict" in note.problem
+        assert note.fix.endswith("--set training.ema_decay=auto")
 
 
 @pytest.mark.parametrize(("learned", "named"), [(True, True), (False, False)])
@@ -1210,7 +1227,7 @@ def test_an_average_of_the_weights_a_run_started_with_is_named_below_zero_too(
     assert not told or told[0].endswith("the rest are those it started with")
 
 
-@pytest.mark.parametrize(("decay", "fix"), [(None, "lr-sweep"), (0.9999999, "--set training.ema_decay=null")])
+@pytest.mark.parametrize(("decay", "fix"), [(None, "lr-sweep"), (0.9999999, "--set training.ema_decay=auto")])
 def test_validations_that_all_give_the_same_say_that_no_weight_moves(
     record: Record, course: Any, decay: float | None, fix: str
 ) -> None:

@@ -143,7 +143,7 @@ def test_host_and_disk_of_this_machine_do_not_judge_a_gpu_of_another(monkeypatch
     shown = screen.file.getvalue()  # type: ignore[attr-defined]
     assert "there is no such GPU here (h100-80gb)" in shown
     assert "the step fits; host and disk are another machine's" in shown
-    assert "older table (legacy" in shown
+    assert "not for this network: batches of 8192-16384 on an A100 40GB" in shown
     assert "training files" not in shown
     remedies = shown.partition("what would save memory")[2].partition("Verdict")[0]
     assert "--set data.batch_size=8" in remedies

@@ -34,6 +34,16 @@ def test_less_memory_takes_a_smaller_batch_than_the_default_and_keeps_the_effect
         ("spike", "spike-recovery"),
         ("diverge", "spike-recovery"),  # led to nothing, as "crash" did
         ("the loss diverges", "spike-recovery"),
+        ("overfitting", "overfitting"),  # nothing was known about it
+        ("underfitting", "overfitting"),
+        ("early stopping", "overfitting"),
+        ("early stop", "overfitting"),
+        ("batch size", "batch-sizes"),
+        ("learning rate", "lr-sweep"),
+        ("out of memory", "oom-gpu"),
+        ("slow", "data-loading"),
+        ("deadlock", "hang"),
+        ("locked database", "mlflow-locked"),
         ("crash", "crash"),
         ("my run crashed", "crash"),
         ("distributed hang", "ddp-hang"),

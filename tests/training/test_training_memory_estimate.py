@@ -60,7 +60,7 @@ CASES: dict[str, dict[str, Any]] = {
         "kind": "inpainter",
         "data": {"batch_size": 3},
         "model": {**SMALL, "freeze_encoder": False, "predict_channels": ["npho", "time"]},
-        "training": {"ema_decay": 0.9, "amp": "off"},
+        "training": {"ema_decay": "auto", "amp": "off"},
     },
     "attending": {
         "kind": "inpainter",

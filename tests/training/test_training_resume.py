@@ -419,3 +419,18 @@ def test_a_dry_run_says_that_the_run_directory_cannot_be_written(tiny_config: Co
             engine.train(config, run_name="r", dry_run=True, overrides=[f"checkpoint.save_dir={refused}"])
     assert engine.train(config, run_name="r", dry_run=True).status == "dry_run"
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_automatic_average_is_a_number_in_all_that_a_run_leaves_and_stays_it(tiny_config: Config) -> None:
+    """Of ten steps or fewer there is none, and a resume for longer starts one."""
+    config = tiny_config(training={"epochs": 20, "ema_decay": "auto"})
+    run = Path(engine.train(config, run_name="run", max_steps=12).run_dir)
+    decay = store.load(run / store.LAST_NAME).config["training"]["ema_decay"]
+    assert decay == pytest.approx(1 - 10 / 12, abs=1e-4)
+    assert load_config(run / "config.yaml").config.training.ema_decay == decay
+    engine.train(config, run_name="run", resume="auto", max_steps=14)
+    assert store.load(run / store.LAST_NAME).config["training"]["ema_decay"] == decay
+    short = Path(engine.train(config, run_name="short", max_steps=2).run_dir)
+    assert not store.load(short / store.LAST_NAME).ema
+    engine.train(config, run_name="short", resume="auto", max_steps=20)
+    assert store.load(short / store.LAST_NAME).config["training"]["ema_decay"] == 0.5

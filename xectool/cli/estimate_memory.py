@@ -145,8 +145,8 @@ def _box(result: MemoryEstimate, beside: int, train: str) -> object:
         f"largest single tensor {step.largest() / 1e9:.3g} GB; eager: a compiled step needs less",
         _host(result),
         *_largest(result),
-        f"older table (legacy, small 2025 model): batch {result.older_batches[0]} on A100 40GB, "
-        f"{result.older_batches[1]} on GH200 96GB",
+        f"not for this network: batches of {result.older_batches[0]} on an A100 40GB and {result.older_batches[1]} on "
+        "a GH200 96GB, which instructions of the older software name (legacy), are those of a smaller one",
         *found.notes,
     ]
     fitting = "the step fits; host and disk are another machine's" if result.elsewhere else "it fits"

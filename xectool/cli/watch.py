@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xectool.cli import signals
 from xectool.cli.options import JsonOption, run_word
-from xectool.cli.render import Output, console, table
+from xectool.cli.render import AlreadyShown, Output, console, table
 from xectool.cli.streams import steady
-from xectool.errors import duration
+from xectool.errors import EXIT_INTERRUPTED, duration
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -35,6 +36,15 @@ def watch(
         view = engine.watch(run)
         Output("watch", json).result(view, human=lambda screen: screen.print(_frame(run, view)))
         return
+    try:
+        _follow(run, every)
+    except KeyboardInterrupt:  # the way to end it: no failure to tell of
+        signals.ignore()
+        raise AlreadyShown(EXIT_INTERRUPTED) from None
+
+
+def _follow(run: str, every: float) -> None:
+    """Show a run again and again until it is over."""
     from rich.live import Live
 
     from xectool.engine.live import Watch

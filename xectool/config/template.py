@@ -22,6 +22,7 @@ _REGRESSOR: dict[str, Any] = {
     "tasks.energy.enabled": True,
     "tasks.uvwFI.enabled": True,
     "training.lr_scheduler": "cosine",
+    "training.ema_decay": "auto",
 } | {f"tasks.{task}.{name}": "auto" for task in TASK_NAMES for name in ("scale", "shift")}
 _COMMON: dict[str, Any] = {"data.train_path": "data/train.root", "data.val_path": "data/val.root"}
 

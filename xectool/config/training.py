@@ -12,6 +12,8 @@ from xectool.config.section import Bool, Float, Int, Section, describe, knob, re
 
 _OFF = {"none", "null", "false", "off", "no"}
 _USUAL_WARM_UP = 2
+_PART_OF_RUN = 10  # The average of the weights spans a tenth of the steps: all of it is of the trained end.
+_AVERAGE = "Decay of the weight average used to validate; auto: over a tenth of the run's steps; null for none"
 _WARM_UP = f"Epochs over which the learning rate rises linearly; auto: {_USUAL_WARM_UP}, or 0 where epochs is no more"
 
 MAX_HOPS = 4
@@ -42,13 +44,19 @@ def _read_scheduler(value: object) -> object:
 
 
 def _read_ema(value: object) -> object:
+    # auto stays: which number it is depends on the steps, which are known once the events are.
     if _is_off(value):
         return None
-    decay = read_float(value)
+    if isinstance(value, str) and value.lower() == "auto":
+        return "auto"
+    try:
+        decay = read_float(value)
+    except PydanticCustomError as error:
+        raise refuse(f"expected auto, null or a float, got {describe(value)}", instead="auto") from error
     if decay == 0:
         return None
     if not 0 < decay < 1:
-        raise refuse(f"ema_decay must lie between 0 and 1 (null for no average), got {decay:g}")
+        raise refuse(f"ema_decay must lie between 0 and 1 (null for no average), got {decay:g}", instead="auto")
     return decay
 
 
@@ -87,9 +95,27 @@ WarmUp = Annotated[
     BeforeValidator(_read_warm_up),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0, "maximum": 1_000_000}, {"const": "auto"}]}),
 ]
-EmaDecay = Annotated[float | None, BeforeValidator(_read_ema)]
+EmaDecay = Annotated[float | Literal["auto"] | None, BeforeValidator(_read_ema)]
 Checkpointing = Annotated[Literal["none", "stages"], BeforeValidator(_read_checkpointing)]
 Device = Annotated[str, BeforeValidator(_read_device)]
+
+
+def decay_in(decay: float | Literal["auto"] | None, steps: int) -> float | None:
+    """Return the decay of the weight average in a run of so many optimizer steps; None for no average.
+
+    That of ``auto`` averages over a tenth of the steps, below 1 however many they are, and is none in ten steps or
+    fewer.
+
+    >>> decay_in("auto", 25), decay_in("auto", 400_000), decay_in("auto", 10), decay_in(0.999, 25)
+    (0.6, 0.999975, None, 0.999)
+    """
+    if decay != "auto":
+        return decay
+    if steps <= _PART_OF_RUN:
+        return None
+    digits = max(4, math.ceil(math.log10(steps)) + 1)
+    return float(f"{1 - _PART_OF_RUN / steps:.{digits}g}")
+
 
 DEFAULT_TIME_THRESHOLD = 100.0
 """Photons below which a time is left out when ``training.time.npho_threshold`` is null."""
@@ -111,7 +137,7 @@ class TrainingConfig(Section):
     lr_restart_period: Int = knob(10, "Epochs of the first cosine_restarts cycle", "epochs", gt=0, le=1_000_000)
     lr_restart_mult: Int = knob(2, "Growth of the following cycles", "1", gt=0, le=100)
     amp: Amp = knob("auto", "Mixed precision; auto: bf16 where the device has it", code="CFG-05")
-    ema_decay: EmaDecay = knob(0.999, "Decay of the weight average used to validate; null for none", "1", "CFG-52")
+    ema_decay: EmaDecay = knob(0.999, _AVERAGE, "1", "CFG-52")
     channel_dropout_rate: Float = knob(0.0, "Chance that a sensor is made dead in a training event", "1", ge=0, lt=1)
     grad_clip: Float = knob(1.0, "Largest gradient norm; 0 for no clipping", "1", "CFG-26", ge=0, le=1e6)
     grad_accum_steps: Int = knob(1, "Batches summed into one optimiser step", "batches", "CFG-25", ge=1, le=100_000)
@@ -167,7 +193,7 @@ class SensorTrainingConfig(TrainingConfig):
     warmup_epochs: WarmUp = knob(0, _WARM_UP, "epochs", ge=0, le=1_000_000)
     lr: Float = knob(1e-4, "Peak learning rate of AdamW", "1", gt=0, le=10)
     lr_min: Float = knob(1e-6, "Lowest learning rate", "1", ge=0, le=10)
-    ema_decay: EmaDecay = knob(None, "Decay of the weight average used to validate; null for none", "1", "CFG-52")
+    ema_decay: EmaDecay = knob(None, _AVERAGE, "1", "CFG-52")
     loss_fn: Literal["smooth_l1", "mse", "l1", "huber"] = knob("smooth_l1", "Loss per sensor", code="CFG-05")
     loss_beta: Float = knob(1.0, "Edge of the quadratic region", "normalised", "CFG-07", ge=0, le=1e3)
     npho_weight: Float = knob(1.0, "Weight of the photon loss", "1", ge=0, le=1e6)

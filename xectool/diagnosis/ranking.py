@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from xectool.diagnosis.cases.averaged import average_beyond_run
 from xectool.diagnosis.cases.plateau import FEWEST_STEPS
 from xectool.diagnosis.cause import Cause, Diagnosis, DiagnosisRule, Opinion, RuledOut, in_one_line
 from xectool.diagnosis.consequences import may_lead
 from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.diagnosis.rules.averaged import AverageBeyondRun
 from xectool.diagnosis.rules.crash import CompileKilled, DiskFull, Failed, Hang, RecordDamaged, WorkerDead
 from xectool.diagnosis.rules.cuts import CutTooTight
 from xectool.diagnosis.rules.data import (
@@ -61,6 +63,7 @@ from xectool.diagnosis.rules.surroundings import (
 from xectool.diagnosis.rules.throughput import CheckpointSlow, LoaderSlow, Recompiling
 from xectool.diagnosis.rules.truth import ImpossibleTruth, TargetScale, TruthElsewhere
 from xectool.diagnosis.rules.uneven_ranks import UnevenRanks
+from xectool.errors import counted
 from xectool.findings import Severity
 
 RULES: Final[tuple[DiagnosisRule, ...]] = (
@@ -77,7 +80,7 @@ RULES: Final[tuple[DiagnosisRule, ...]] = (
     Stopped(), SavingHung(), Hang(), Killed(), RankDied(), RankRanOut(), RecordDamaged(), RanksDiffer(), UnevenRanks(),
     LoaderSlow(),
     CheckpointSlow(), Recompiling(), TrackerStalled(), LazyState(), Failed(), ClippingMostSteps(), CompileSuppressed(),
-    CudagraphSkipped(), Nondeterministic(), ZeroGradient(),
+    CudagraphSkipped(), Nondeterministic(), ZeroGradient(), AverageBeyondRun(),
 )  # fmt: skip
 """All rules in the order of suspicion: data, input scale, loss domain, precision, then learning rate; the rest by
 how directly it ends a run."""
@@ -135,7 +138,9 @@ def verdict(causes: Sequence[Cause], evidence: Evidence) -> str:
     if not steps:
         return f"nothing to judge: no step is on record ({evidence.status.state})"
     few = f"; fewer than {FEWEST_STEPS} do not tell whether it learns" if steps < FEWEST_STEPS else ""
-    return f"healthy: nothing above a note in {steps} step{'' if steps == 1 else 's'} ({evidence.status.state}){few}"
+    first = "; but see the note on its averaged weights" if average_beyond_run(evidence) else ""
+    seen = f"{counted(steps, 'step')} ({evidence.status.state})"
+    return f"healthy: nothing above a note in {seen}{few}{first}"
 
 
 def rank(opinions: Iterable[Opinion], suspicion: Sequence[str]) -> list[Cause]:

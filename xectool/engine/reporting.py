@@ -96,7 +96,7 @@ def _page(directory: Path, health: RunHealth, plots: list[PagePicture]) -> RunPa
         curves=curves,
         plots=[plot for plot in plots if plot.caption not in drawn],
         tables=(
-            *_metrics(epochs[-1].metrics if epochs else {}),
+            *_metrics(epochs[-1].metrics if epochs else {}, reader),
             PageTable("Incidents", ("incident", "kind", "step", "found"), tuple(_incidents(directory, reader))),
             PageTable("What happened", ("what", "step", "message"), tuple(_events(reader))),
             PageTable("Different from the default", ("key", "here", "default"), tuple(_differences(config))),
@@ -208,21 +208,34 @@ def _environment(attempt: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _metrics(metrics: Mapping[str, float]) -> tuple[PageTable, PageTable]:
-    """Return the metrics conventional estimators were scored on too, side by side, and the others."""
+def _metrics(metrics: Mapping[str, float], reader: RunReader) -> tuple[PageTable, PageTable]:
+    """Return the metrics conventional estimators were scored on too, side by side, and the others of the last epoch.
+
+    Where the epochs do not score them, as those of a regressor, the end of the run does, beside its best weights.
+    """
+    title, both = "Last epoch, beside conventional estimators", metrics
+    beside = _names_beside(metrics)
+    if not beside:
+        ends = [event.data.get("metrics") for event in reader.last_events() if event.kind == "finished"]
+        title, both = "Best weights, beside conventional estimators", next((end for end in ends[-1:] if end), {})
+    alone = {with_unit(name): value for name, value in metrics.items() if name not in beside}
+    return _beside(title, both), PageTable("Last epoch", ("metric", "value"), _rows(alone))
+
+
+def _names_beside(metrics: Mapping[str, Any]) -> set[str]:
+    pairs = {name: conventional(name, metrics) for name in metrics}
+    return {one for name, found in pairs.items() if found for one in (name, *found.values())}
+
+
+def _beside(title: str, metrics: Mapping[str, Any]) -> PageTable:
     pairs = {name: found for name in metrics if (found := conventional(name, metrics))}
-    beside = pairs.keys() | {name for found in pairs.values() for name in found.values()}
     estimators = tuple(dict.fromkeys(estimator for found in pairs.values() for estimator in found))
     rows = (
         (with_unit(name), _text(metrics[name]), *(_text(metrics[found[e]]) if e in found else "-" for e in estimators))
         for name, found in pairs.items()
     )
     columns = ("metric", "network", *(estimator.replace("_", " ") for estimator in estimators))
-    alone = {with_unit(name): value for name, value in metrics.items() if name not in beside}
-    return (
-        PageTable("Last epoch, beside conventional estimators", columns, tuple(rows)),
-        PageTable("Last epoch", ("metric", "value"), _rows(alone)),
-    )
+    return PageTable(title, columns, tuple(rows))
 
 
 def _rows(values: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:

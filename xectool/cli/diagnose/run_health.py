@@ -59,7 +59,8 @@ def _show_run(screen: Console, result: RunHealth) -> None:
         for cause in result.causes[1:]:
             screen.print(f"{cause.code}: {cause.problem}\n  fix: {cause.fix}", markup=False)
     for note in result.notes:
-        screen.print(f"note {note.code}: {note.problem}", markup=False)
+        fix = f"\n  fix: {note.fix}" if note.fix else ""
+        screen.print(f"note {note.code}: {note.problem}{fix}", markup=False)
     looked = f"{counted(len(result.rules_run), 'rule')} looked, {len(result.rules_skipped)} had nothing to look at"
     _show_box(screen, result.verdict, result.causes, looked, result.next)
 

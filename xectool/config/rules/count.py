@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from xectool.config.root import RegressorConfig, RunConfig
+from xectool.config.serialize import inline_yaml
+from xectool.config.training import decay_in
 from xectool.errors import counted
 from xectool.findings import Finding, Report
 from xectool.rules import Rule, run_rules
@@ -16,7 +18,6 @@ _SENSORS = 4760
 _BYTES_PER_PREDICTION = 30  # One row of the sensor-level columns.
 _BYTES_PER_EVENT = 24  # Which event it is, in one row of the regressor's columns.
 _BYTES_PER_TASK = 3 * 3 * 4  # Prediction, truth and sigma, three numbers at most.
-_PART_OF_RUN = 10  # The average of the weights spans a tenth of the steps: all of it is of the trained end.
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Counts:
         num_val: Validation events after selection.
         world_size: Ranks that share them.
         max_steps: Optimizer steps after which the run stops, or None.
+        resumes: Whether the run goes on from a checkpoint.
     """
 
     config: RunConfig
@@ -36,6 +38,7 @@ class Counts:
     num_val: int
     world_size: int = 1
     max_steps: int | None = None
+    resumes: bool = False
 
     @property
     def global_batch(self) -> int:
@@ -115,29 +118,30 @@ class AverageFitsTheRun(Rule[Counts]):
 
     def check(self, facts: Counts) -> Iterator[Finding]:
         """Yield a warning where 1 / (1 - decay) is more than all steps of the run."""
-        decay, steps = facts.config.training.ema_decay, facts.num_steps
-        if decay is None or not 1 < steps < (span := 1 / (1 - decay)):
-            return
-        validated = "validated and " if facts.config.validation.use_ema else ""
-        share = decay ** (steps - 1)  # the first step's weights are copied
-        yield self.warning(
-            "training.ema_decay",
-            f"training.ema_decay {decay:.15g} averages over {span:.4g} steps, the run has {steps}: {share:.0%} of the "
-            f"averaged weights, which are {validated}taken by predict and export, are those after its first step",
-            f"--set training.ema_decay={_fitting_decay(steps)}",
-        )
+        steps, config = facts.num_steps, facts.config
+        problem = average_beyond(decay_in(config.training.ema_decay, steps), steps, config.validation.use_ema)
+        if problem:
+            # a run that goes on keeps the number it has where auto is asked for
+            fitting = inline_yaml(decay_in("auto", steps)) if facts.resumes else "auto"
+            yield self.warning("training.ema_decay", problem, f"--set training.ema_decay={fitting}")
 
 
-def _fitting_decay(steps: int) -> str:
-    """Return the decay that averages over a tenth of the steps, below 1 however many they are.
+def average_beyond(decay: float | None, steps: int, validated: bool) -> str:
+    """Return how much of the averaged weights is of the first step where 1 / (1 - decay) is more than all steps.
 
-    >>> _fitting_decay(25), _fitting_decay(400_000), _fitting_decay(1)
-    ('0.6', '0.999975', 'null')
+    Args:
+        decay: Decay of the average; None for none.
+        steps: Optimizer steps of the run.
+        validated: Whether the average is what is validated.
     """
-    if steps <= _PART_OF_RUN:
-        return "null"
-    digits = max(4, math.ceil(math.log10(steps)) + 1)
-    return f"{1 - _PART_OF_RUN / steps:.{digits}g}"
+    if decay is None or not 1 < steps < (span := 1 / (1 - decay)):
+        return ""
+    taken = "validated and taken" if validated else "taken"
+    share = decay ** (steps - 1)  # the first step's weights are copied
+    return (
+        f"training.ema_decay {decay:.15g} averages over {span:.4g} steps, the run has {steps}: {share:.0%} of the "
+        f"averaged weights, which are {taken} by predict and export, are those after its first step"
+    )
 
 
 class PredictionsAreWanted(Rule[Counts]):
@@ -194,10 +198,15 @@ COUNT_RULES: tuple[Rule[Counts], ...] = (
 
 
 def count_rules(
-    config: RunConfig, num_train: int, num_val: int, world_size: int = 1, max_steps: int | None = None
+    config: RunConfig,
+    num_train: int,
+    num_val: int,
+    world_size: int = 1,
+    max_steps: int | None = None,
+    resumes: bool = False,
 ) -> Report:
     """Return what the numbers of events reveal about a configuration, and about a run of at most ``max_steps``."""
-    return run_rules(COUNT_RULES, Counts(config, num_train, num_val, world_size, max_steps)).report
+    return run_rules(COUNT_RULES, Counts(config, num_train, num_val, world_size, max_steps, resumes)).report
 
 
 def prediction_bytes(config: RunConfig) -> float:

@@ -93,13 +93,13 @@ class NoLearning(DiagnosisRule):
         stuck = self._frozen(evidence, levels)
         if stuck:
             cause = self._cause(evidence, 0.95, stuck, lines)
-            own = fixes.train_again(evidence, "training.ema_decay=null", name="own-weights")
+            own = fixes.train_again(evidence, "training.ema_decay=auto", name="averaged")
             why_known = bool(no_step_size(evidence) or _strong_dropout(evidence))
             other = cause.fix if why_known else fixes.sweep_lr(evidence)  # the default rate may be the lower one
             return replace(cause, fix=own if averages_too_long(evidence) else other)
         behind = averages_the_start(evidence, levels)
         if behind:
-            fix = fixes.train_again(evidence, "training.ema_decay=null", name="own-weights")
+            fix = fixes.train_again(evidence, "training.ema_decay=auto", name="averaged")
             return replace(self._cause(evidence, 0.9, behind, lines), fix=fix)
         forgets = _forgetting(evidence)
         idle = all(level.loss + level.loss_error >= lowered(level.trivial, TRIVIAL_SHARE) for level in levels)

@@ -117,7 +117,8 @@ class RunAttempt:
                     lambda: write_outputs(parts, self.data, fit, directory, conventional, self.observer)
                 )
         kind = "interrupted" if fit.status == "interrupted" else "finished"
-        writer.event(kind, fit.status, step=progress.step, epoch=progress.epoch, status=fit.status)
+        reached = {"metrics": outputs.metrics} if outputs and outputs.metrics else {}
+        writer.event(kind, fit.status, step=progress.step, epoch=progress.epoch, status=fit.status, **reached)
         return fit, outputs or RunOutputs()
 
     def _record_start(self, saver: Saver, progress: Progress) -> None:

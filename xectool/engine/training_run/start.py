@@ -47,8 +47,10 @@ def shared_place(config: RunConfig, resume: str | None, ranks: Ranks) -> RunPlac
     return RunPlace(directory, store.load(path), path) if facts[1] else RunPlace(directory)
 
 
-def assemble(loaded: LoadedConfig, place: RunPlace, execution: Execution, ranks: Ranks) -> tuple[RunParts, RunData]:
-    """Open the data and put the run together.
+def assemble(
+    loaded: LoadedConfig, place: RunPlace, execution: Execution, ranks: Ranks, max_steps: int | None = None
+) -> tuple[RunParts, RunData]:
+    """Open the data and put the run of at most ``max_steps`` optimizer steps together.
 
     Raises:
         XecError: Configuration, memory or data do not allow it.
@@ -61,7 +63,7 @@ def assemble(loaded: LoadedConfig, place: RunPlace, execution: Execution, ranks:
     data = open_data(settings)
     require_agreement(ranks, data_facts([*data.train.files, *data.val.files]))
     with memory_faults(settings, "building the model"):
-        return build_parts(data, execution, ranks), data
+        return build_parts(data, execution, ranks, max_steps), data
 
 
 def _decided(config: RunConfig) -> RunConfig:

@@ -115,7 +115,7 @@ def loader_lines(config: RunConfig, loader_bytes: int, cache_bytes: int = 0) -> 
     return (
         f"chunk: {data.chunksize} events x {BYTES_PER_EVENT} B = {raw / 1e9:.2f} GB raw float32, held once for all "
         f"workers; loader at most {loader_bytes / 1e9:.4g} GB = x {loader_bytes / raw:.3g} of it",
-        f"older loader, a chunk in each worker: {raw / 1e9:.2f} GB {older}",
+        f"for comparison, the loader of the older software held a chunk in each worker: {raw / 1e9:.2f} GB {older}",
         *mapped,
     )
 

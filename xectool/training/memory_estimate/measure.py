@@ -7,11 +7,12 @@ import torch
 
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.tasks import TASK_WIDTHS
+from xectool.config.training import decay_in
 from xectool.data.batch import EventBatch
 from xectool.detector.constants import NUM_SENSORS
 from xectool.models.build import build_model
 from xectool.tasks import build_task
-from xectool.training.memory_estimate.network import without_data_scaling
+from xectool.training.memory_estimate.network import LONG_RUN, without_data_scaling
 from xectool.training.memory_estimate.request import StepRequest
 from xectool.training.memory_estimate.step import DTYPES
 from xectool.training.optimization.ema import WeightAverage
@@ -58,7 +59,7 @@ def real_stepper(config: RunConfig, amp: str, device: torch.device, compile_mode
     optimizer = build_optimizer([model, task], training.lr, training.weight_decay)
     dtype = DTYPES[amp]
     execution = Execution(device, dtype, dtype is torch.float16, compile_mode)
-    average = WeightAverage(model, training.ema_decay)
+    average = WeightAverage(model, decay_in(training.ema_decay, LONG_RUN))
     model.train()
     task.train()
     return Stepper(model, task, optimizer, average, execution, training, Ranks())

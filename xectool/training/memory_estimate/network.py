@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from xectool.config.root import RegressorConfig, RunConfig
+from xectool.config.training import decay_in
 from xectool.detector import faces
 from xectool.models.build import build_model
 from xectool.models.masking import MaskPolicy
@@ -23,6 +24,7 @@ from xectool.tasks import build_task
 from xectool.tasks.base import TrainingTask
 from xectool.training.optimization.ema import WeightAverage
 
+LONG_RUN: Final = 1_000_000  # steps, for an average: any decay takes the same memory
 _LARGE: Final = 1 << 14
 _FACTORIES: Final = {torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn}
 
@@ -66,7 +68,7 @@ class EmptyNetwork:
         config, notes = without_data_scaling(config)
         with _LargeOnMeta():
             model = build_model(config)
-            average = WeightAverage(model, config.training.ema_decay)
+            average = WeightAverage(model, decay_in(config.training.ema_decay, LONG_RUN))
         return cls(config, model, average, notes)
 
     def modules(self) -> Iterator[nn.Module]:

@@ -43,8 +43,13 @@ def data_facts(train: EventSource) -> dict[str, Any]:
 def adopt_resolved(config: RunConfig, checkpoint: Checkpoint) -> RunConfig:
     """Return the configuration with what was measured or looked up as the checkpoint was trained with it.
 
-    That is the numbers of ``auto`` scales, and the sensors of mask patterns whose origins are the same.
+    That is the numbers of ``auto`` scales and of the decay of the averaged weights, and the sensors of mask patterns
+    whose origins are the same.
     """
+    decay = checkpoint.config.get("training", {}).get("ema_decay")
+    if config.training.ema_decay == "auto" and decay is not None:
+        training = config.training.model_copy(update={"ema_decay": decay})
+        config = config.model_copy(update={"training": training})
     if not isinstance(config, RegressorConfig):
         return _with_patterns(config, checkpoint)
     if "tasks" not in checkpoint.config:

@@ -10,6 +10,7 @@ import torch
 
 from xectool.config.rates import gentler_options
 from xectool.config.root import RegressorConfig, RunConfig
+from xectool.config.training import decay_in
 from xectool.data.cache.deciding import choose_cache, tables_of, with_cache
 from xectool.data.cache.tables import PreparedTables
 from xectool.data.events import EventSource
@@ -94,8 +95,8 @@ def open_data(config: RunConfig, prepares: bool = False) -> RunData:
     return RunData(train, val, config, choice.note, tables, findings, shared.num_repeated)
 
 
-def build_parts(data: RunData, execution: Execution, ranks: Ranks) -> RunParts:
-    """Put a run together; weights are drawn from ``training.seed``.
+def build_parts(data: RunData, execution: Execution, ranks: Ranks, max_steps: int | None = None) -> RunParts:
+    """Put a run of at most ``max_steps`` optimizer steps together; weights are drawn from ``training.seed``.
 
     Raises:
         DataUnusable: There are fewer training events than one batch needs, or nothing to learn in them.
@@ -107,13 +108,17 @@ def build_parts(data: RunData, execution: Execution, ranks: Ranks) -> RunParts:
     task = build_task(config, model).to(execution.device)
     require_agreement(ranks, network_facts(model, task))
     optimizer = build_optimizer([model, task], training.lr, training.weight_decay)
-    average = WeightAverage(model, training.ema_decay)
     train_loader = training_loader(data, execution, ranks)
     batches = training.epochs * train_loader.plan.num_steps * ranks.world_size
     # A diagnosis is alone, and looks at what so many ranks will do.
     execution = compiled_where_it_pays(execution, batches, max(ranks.world_size, config.distributed.num_gpus))
     val_loader = sequential_loader(data.val, config, execution, ranks)
     steps_per_epoch = -(-train_loader.plan.num_steps // training.grad_accum_steps)
+    steps = training.epochs * steps_per_epoch
+    decay = decay_in(training.ema_decay, steps if max_steps is None else min(steps, max_steps))
+    training = training.model_copy(update={"ema_decay": decay})
+    config = config.model_copy(update={"training": training})
+    average = WeightAverage(model, decay)
     stepper = Stepper(model, task, optimizer, average, execution, training, ranks)
     stepper.refusal = Refusal.of(config.guards)
     require_hidden_readings(config, task, data.train, "data.train_path")
@@ -127,7 +132,7 @@ def build_parts(data: RunData, execution: Execution, ranks: Ranks) -> RunParts:
         average=average,
         schedule=LearningRate(training, steps_per_epoch),
         guard=NonFiniteGuard(config.guards, gentler_options(config)),
-        spikes=SpikeDetector(config.guards, training.epochs * steps_per_epoch, baseline.objective),
+        spikes=SpikeDetector(config.guards, steps, baseline.objective),
         quarantine=Quarantine(config.guards, train_loader),
         baseline=baseline,
         train_loader=train_loader,
