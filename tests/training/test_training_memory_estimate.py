@@ -406,7 +406,8 @@ def test_the_child_forks_no_process(tmp_path: Path) -> None:
     content |= {"search": None, "windows": dict.fromkeys(asked, 1), "validation_events": 10, "cached_events": 20}
     (tmp_path / "question.json").write_text(json.dumps(content))
     code = (
-        f"import os; del os.fork; from {child.MODULE}.answering import main; main('estimate', 'question.json', 'a.json')"
+        f"import os; del os.fork; from {child.MODULE}.answering import main; "
+        "main('estimate', 'question.json', 'a.json')"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=tmp_path, check=True, timeout=600)
     assert len(json.loads((tmp_path / "a.json").read_text())["recordings"]) == 3
