@@ -1200,8 +1200,8 @@ def test_an_average_that_is_longer_than_a_run_that_ended_is_a_note_on_a_healthy_
 ) -> None:
     """It was told before the first step alone; a run that was interrupted may go on."""
     found = record(course(steps=160, floor=0.1, end=end, config={"training": {"ema_decay": decay}}))
-    notes = [note for note in found.notes if note.code == "CFG-65"]
-    assert not [cause.code for cause in found.causes if cause.code == "CFG-65"]
+    notes = [note for note in found.notes if note.code == "XT-EMA-LONG"]
+    assert not [cause.code for cause in found.causes if cause.code == "XT-EMA-LONG"]
     assert ("averaged weights" in found.verdict, len(notes)) == (named, named)
     for note in notes:
         assert "the run has 160: 85% of the averaged weights, which are validated and taken by predict" in note.problem

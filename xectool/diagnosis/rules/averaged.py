@@ -15,7 +15,7 @@ from xectool.findings import Severity
 class AverageBeyondRun(DiagnosisRule):
     """The averaged weights are largely those after the first step, and they are the ones that are used."""
 
-    code: ClassVar[str] = "CFG-65"
+    code: ClassVar[str] = "XT-EMA-LONG"
     title: ClassVar[str] = "the average of the weights spans more steps than the run had"
 
     def unseen(self, evidence: Evidence) -> str:
