@@ -156,7 +156,8 @@ CASES = [
     *(Case("TargetsAreScaled", "CFG-09", WARNING, {f"tasks.{name}.enabled": True},
            (f"targets of order 10 {unit}", "thousands of steps", f"tasks.{name}.scale: auto\ntasks.{name}.shift: auto"),
            {f"tasks.{name}.enabled": True, **passing})
-      for name, unit, passing in (("angle", "deg", {"tasks.angle.scale": 20.0}), ("uvwFI", "cm", {"tasks.uvwFI.scale": "auto"}),
+      for name, unit, passing in (("angle", "deg", {"tasks.angle.scale": 20.0}),
+                                  ("uvwFI", "cm", {"tasks.uvwFI.scale": "auto"}),
                                   ("uvwFI", "cm", {"checkpoint.resume_from": "old.pth"}))),
     Case("TargetsAreScaled", "CFG-09", WARNING, {"tasks.n_gamma.enabled": True, "tasks.energy.scale": None},
          ("tasks.energy.scale",), {"tasks.n_gamma.enabled": True, "tasks.angleVec.enabled": True}),
