@@ -19,6 +19,7 @@ import torch
 from xectool import engine
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
+from xectool.config.inputs import expand_inputs
 from xectool.config.load import config_from_dict, load_config
 from xectool.errors import CheckpointError, ConfigError, DiskError, UsageError
 from xectool.runlog.reader import RunReader
@@ -261,8 +262,12 @@ def test_other_batches_are_refused_inside_an_epoch_and_allowed_between(tiny_conf
     for override in ("data.batch_size=4", "data.cache_precision=compact"):
         with pytest.raises(CheckpointError, match=override.partition("=")[0]):
             engine.train(config, run_name="inside", resume="auto", overrides=[override])
+    first = f"data.exclude=[{expand_inputs(load_config(config).config.data.train_path)[0]}:0]"
+    with pytest.raises(CheckpointError, match=r"data\.exclude") as caught:
+        engine.train(config, run_name="inside", resume="auto", overrides=[first])
+    assert "train_path" not in caught.value.fix  # the files are the same
     engine.train(config, run_name="between", overrides=["training.epochs=1"])
-    resumed = engine.train(config, run_name="between", resume="auto", overrides=["data.batch_size=4"])
+    resumed = engine.train(config, run_name="between", resume="auto", overrides=["data.batch_size=4", first])
     assert resumed.epochs == 2
 
 

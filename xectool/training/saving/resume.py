@@ -136,7 +136,7 @@ def _order_differences(
     # A checkpoint from before a key was there was written under its default, as nearly all are that go on now.
     keys = [key for key in ORDER_KEYS if key not in shared and _at(saved, key) is not None]
     differing = [d for key in keys for d in differences(_at(saved, key), _at(current, key), key)]
-    if train is not None:
+    if train is not None and not any(key.startswith(("data.exclude", "data.fiducial")) for key, _, _ in differing):
         differing += _file_differences(checkpoint.meta.get("train_files") or (), data_facts(train)["train_files"])
     return differing
 
