@@ -661,6 +661,18 @@ def test_18_a_beta_far_from_the_error(look: Any, load: Any, rows: Rows, setting:
     one("DAT-18", look(rows, config=config), "warning", "tasks.energy.loss_beta", "scale=auto")
 
 
+@pytest.mark.parametrize("parts", ["all files", "one file"])
+def test_18_no_scale_is_advised_for_a_truth_in_another_unit(
+    look: Any, load: Any, good: Path, rows: Rows, parts: str
+) -> None:
+    """Beside "looks like MeV" stood a scale, with which the network would learn MeV."""
+    config = load("tasks.energy.scale=null", "tasks.energy.shift=null", "tasks.energy.loss_beta=0.00001")
+    assert found("DAT-18", look(good, config=config))  # the control
+    rows["energyTruth"] *= 1e3
+    facts = look(rows, config=config) if parts == "all files" else look(good, good, rows, config=config)
+    assert (found("DAT-18", facts), len(found("DAT-16", facts))) == ([], 1)
+
+
 def test_18_a_fitted_scale_is_not_advised_again_where_a_wild_truth_stretches_it(
     look: Any, load: Any, rows: Rows
 ) -> None:
@@ -887,6 +899,40 @@ def test_26_baskets_larger_than_a_window(look: Any, load: Any, good: Path) -> No
     assert found("DAT-26", look(good, config=load("data.chunksize=1024"))) == []
     facts = look(good, config=load("data.chunksize=16", "data.num_shards=2"))
     one("DAT-26", facts, "warning", "120 events", "data.chunksize")
+
+
+@pytest.mark.parametrize(
+    ("cache", "fix"),
+    [
+        ("off", "--set data.cache=auto "),
+        ("auto", "nothing to do: data.cache: auto makes a copy where that pays; to make it before: xectool prepare"),
+        ("./here", "nothing to do: epochs after the first read the copy in data.cache: ./here"),
+    ],
+)
+def test_26_what_is_slow_to_read_is_read_once(
+    look: Any, load: Any, rows: Rows, tmp_path: Path, cache: str, fix: str
+) -> None:
+    """Both notes said what is slow and not what to do."""
+    path = tmp_path / "tiny.root"
+    with uproot.recreate(path) as file:
+        tree = file.mktree("tree", {name: (values.dtype, values.shape[1:]) for name, values in rows.items()})
+        for start in range(0, 120, 2):
+            tree.extend({name: values[start : start + 2] for name, values in rows.items()})
+    facts = look(path, config=load(f"data.cache={cache}"))
+    facts.sample.seconds = 60.0
+    told = list(BY_CODE["DAT-26"].check(facts))
+    assert [item.severity.value for item in told] == ["info", "info"]
+    assert "60 baskets of 2.0 events each" in told[0].problem
+    assert "2 events/s were read" in told[1].problem
+    assert [item.fix[: len(fix)] for item in told] == [fix, fix]
+
+
+def test_26_of_a_url_no_copy_is_made_by_itself(look: Any, load: Any, good: Path) -> None:
+    facts = look(good, config=load("data.cache=auto"))
+    facts.sample.seconds = 60.0
+    facts.sample.files[0] = replace(facts.sample.files[0], path="root://server//good.root")
+    (told,) = BY_CODE["DAT-26"].check(facts)
+    assert told.fix.startswith("--set data.cache=./cache ")
 
 
 def test_facts_of_a_file_that_did_not_open_are_empty() -> None:

@@ -148,11 +148,19 @@ CASES = [
          {"tasks.energy.loss_beta": 0, "tasks.energy.loss_fn": "gaussian_nll"}),
     Case("BetaZeroIsL1", "CFG-07", WARNING, {"training.loss_beta": 0}, ("beta 0 is plain L1",),
          {"training.loss_beta": 0, "training.loss_fn": "mse"}, "mae"),
-    Case("SmallTargetsAreScaled", "CFG-09", WARNING, {"tasks.timing.enabled": True},
-         ("targets of order 1e-9", "set tasks.timing.scale"),
+    Case("TargetsAreScaled", "CFG-09", WARNING, {"tasks.timing.enabled": True},
+         ("targets of order 1e-9", "set tasks.timing.scale", "tasks.timing.scale: auto\ntasks.timing.shift: auto"),
          {"tasks.timing.enabled": True, "tasks.timing.scale": 1e-9}),
-    Case("SmallTargetsAreScaled", "CFG-09", WARNING, {"tasks.energy.scale": None}, ("set tasks.energy.scale",),
+    Case("TargetsAreScaled", "CFG-09", WARNING, {"tasks.energy.scale": None}, ("set tasks.energy.scale",),
          {"tasks.energy.scale": None, "tasks.energy.log_transform": True}),
+    *(Case("TargetsAreScaled", "CFG-09", WARNING, {f"tasks.{name}.enabled": True},
+           (f"targets of order 10 {unit}", "thousands of steps", f"tasks.{name}.scale: auto\ntasks.{name}.shift: auto"),
+           {f"tasks.{name}.enabled": True, **passing})
+      for name, unit, passing in (("angle", "deg", {"tasks.angle.scale": 20.0}),
+                                  ("uvwFI", "cm", {"tasks.uvwFI.scale": "auto"}),
+                                  ("uvwFI", "cm", {"checkpoint.resume_from": "old.pth"}))),
+    Case("TargetsAreScaled", "CFG-09", WARNING, {"tasks.n_gamma.enabled": True, "tasks.energy.scale": None},
+         ("tasks.energy.scale",), {"tasks.n_gamma.enabled": True, "tasks.angleVec.enabled": True}),
     Case("LogarithmNeedsPositiveTargets", "CFG-10", ERROR,
          {"tasks.uvwFI.enabled": True, "tasks.uvwFI.log_transform": True},
          ("log_transform needs positive targets", "tasks.uvwFI.log_transform"), {"tasks.energy.log_transform": True}),
@@ -298,6 +306,18 @@ def test_the_key_of_a_finding_is_a_key_of_the_schema() -> None:
     for case in CASES:
         (found,) = RULES[case.rule].check(build(case.kind, case.failing))
         assert found.where in keys_of(case.kind)
+
+
+@pytest.mark.parametrize("name", ["angle", "energy", "timing", "uvwFI"])
+def test_a_scale_is_asked_for_with_the_shift_unless_there_is_one(name: str) -> None:
+    """The fix set the scale alone, and what was pasted trained towards a mean far from 0."""
+    task = {f"tasks.{name}.enabled": True, f"tasks.{name}.scale": None}
+    (bare,) = RULES["TargetsAreScaled"].check(build("regressor", task))
+    mended = {key: value for key, _, value in (line.partition(": ") for line in bare.fix.split("\n"))}
+    assert mended == {f"tasks.{name}.scale": "auto", f"tasks.{name}.shift": "auto"}
+    assert list(RULES["TargetsAreScaled"].check(build("regressor", task | mended))) == []
+    (shifted,) = RULES["TargetsAreScaled"].check(build("regressor", task | {f"tasks.{name}.shift": 1.0}))
+    assert shifted.fix == f"tasks.{name}.scale: auto"
 
 
 def test_all_intervals_that_a_short_run_does_not_reach_are_one_warning() -> None:

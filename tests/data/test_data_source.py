@@ -86,6 +86,29 @@ def test_excluded_events_are_not_served(dataset):
     assert not gone & set(zip(batch.file_index.tolist(), batch.entry.tolist(), strict=True))
 
 
+def test_events_that_the_configuration_leaves_out_are_not_served(dataset):
+    """No key left a single damaged event out of a training."""
+    names = [file.path for file in open_source(dataset.config(), "train", TASKS).files]
+    config = dataset.config(exclude=[f"{names[2]}:17", f"{os.path.basename(names[4])}:0"])
+    for which in ("train", "val"):  # of the same files here
+        served = only_batch(open_source(config, which, TASKS))
+        assert served.num_events == sum(dataset.sizes) - 2
+        assert not {(2, 17), (4, 0)} & set(zip(served.file_index.tolist(), served.entry.tolist(), strict=True))
+    given = open_source(config, [str(dataset.directory)], TASKS)
+    assert given.num_events == sum(dataset.sizes)
+    assert source_identity(open_source(config, "train", TASKS)) != source_identity(given)
+
+
+def test_an_event_beyond_its_file_is_refused_with_the_others(dataset):
+    last = open_source(dataset.config(), "train", TASKS).files[2]
+    beyond = f"{last.path}:{last.num_entries}"
+    config = dataset.config(exclude=[f"{last.path}:0", beyond])
+    with pytest.raises(ConfigError, match=f"is not there: .* has entries 0 to {last.num_entries - 1}") as caught:
+        open_source(config, "train", TASKS)
+    assert beyond in caught.value.problem
+    assert caught.value.fix == f"--set 'data.exclude=[{last.path}:0]'"
+
+
 def test_the_first_events_come_in_file_order(dataset):
     source = open_source(dataset.config(), "train", TASKS).first(50)
     batch = only_batch(source)

@@ -38,7 +38,7 @@ from xectool.probes.nonfinite.verdicts import Training
 from xectool.rootio.reader import EventFile
 
 NUM_FILES, EVENTS_PER_FILE = 2, 8  # of the fixtures
-CURED = "   # then take what it names out of the file"
+CURED = "   # then take out what it names"
 
 Write = Callable[..., Path]
 once_each = settings(
@@ -530,7 +530,7 @@ def test_validation_event_more_extreme_than_any_of_training_is_tried_on_the_netw
     require_event(result, directory, 0, 3)
 
 
-def test_only_a_training_event_is_left_out_by_the_quarantine(
+def test_the_event_at_fault_is_left_out_by_the_line_that_is_printed(
     write_config: Write, poisoned: Callable[..., Path], tmp_path: Path
 ) -> None:
     directory = poisoned({(0, 3, "energyTruth", 0): 8e8})
@@ -538,12 +538,17 @@ def test_only_a_training_event_is_left_out_by_the_quarantine(
     far = {"energy": {"enabled": True, "loss_fn": "mse", "scale": 1e-12, "shift": 0.0}}
     trained_on = search(write_config(data={"train_path": wild, "val_path": sound}, tasks=far), tmp_path)
     require_event(trained_on, directory, 0, 3)
-    assert "guards.quarantine=true" in trained_on.next
+    *words, setting = shlex.split(trained_on.next, comments=True)
+    assert words[-3:] == ["--run-name", "r-without", "--set"]
+    assert setting == f"data.exclude=[{wild[0]}:tree:3]"
+    mended = {"train_path": wild, "val_path": sound, "exclude": f"{wild[0]}:tree:3"}
+    assert not search(write_config(data=mended, tasks=far), tmp_path).found
     validated = search(write_config(data={"train_path": sound, "val_path": wild}, tasks=far), tmp_path)
     require_event(validated, directory, 0, 3)
     assert validated.next.startswith(f"xectool check-data {wild[0]}")
+    named = f"   # then leave out what it names, as in --set 'data.exclude=[{wild[0]}:tree:3]'"
     again = engine.diagnose.nan_batch(batch=validated.minimal)  # which knows that no step is taken on its events
-    assert (again.verdict, again.next) == (validated.verdict, f"xectool check-data {wild[0]}:tree --deep" + CURED)
+    assert (again.verdict, again.next) == (validated.verdict, f"xectool check-data {wild[0]}:tree --deep" + named)
     told = engine.diagnose.nan_batch(batch=validated.minimal, data="train")
     assert not told.verdict.startswith("validation: ")
     unnamed = tmp_path / "unnamed.npz"

@@ -193,7 +193,9 @@ def test_one_truth_that_stretches_its_scale_is_told_before_the_first_step(
     assert (found.code, found.severity.value) == ("DAT-16", "warning")
     assert found.where == f"{target}:tree branch timeTruth entry 7"
     narrow = float(np.delete(truth, 7).std())
-    assert found.fix == f"leave the event out, or tasks.timing.scale: {narrow:.3g}"
+    setting, _, other = found.fix.partition(", or ")
+    assert other == f"--set tasks.timing.scale={narrow:.3g}"
+    assert "data.exclude=[" in setting
     tasks = {"timing": {"enabled": True, "scale": 1e-9}}
     fixed = load_config(tiny_config(data={"train_path": str(target)}, tasks=tasks)).config
     assert not list(stretched_scales(fixed, source))
@@ -240,7 +242,7 @@ def test_a_few_truths_that_stretch_a_scale_together_are_told_and_a_population_is
     for item in found:
         assert f"in {count} of {len(truth)} events, farthest at [" in item.problem
         assert item.where.startswith(f"{target}:tree branch timeTruth entry ")
-        assert item.fix.startswith("leave these events out, or tasks.timing.scale: ")
+        assert item.fix.startswith("leave these events out (data.exclude), or --set tasks.timing.scale=")
 
 
 def test_sensors_that_changed_places_are_told_once_a_file(tiny_config: Config, tiny_data: Path, tmp_path: Path) -> None:

@@ -19,10 +19,12 @@ import torch
 from xectool import engine
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
-from xectool.config.load import load_config
+from xectool.config.inputs import expand_inputs
+from xectool.config.load import config_from_dict, load_config
 from xectool.errors import CheckpointError, ConfigError, DiskError, UsageError
 from xectool.runlog.reader import RunReader
 from xectool.training.process.progress import NullObserver
+from xectool.training.saving.resume import require_resumable
 
 pytestmark = pytest.mark.usefixtures("shallow")
 Config = Callable[..., Path]
@@ -260,9 +262,39 @@ def test_other_batches_are_refused_inside_an_epoch_and_allowed_between(tiny_conf
     for override in ("data.batch_size=4", "data.cache_precision=compact"):
         with pytest.raises(CheckpointError, match=override.partition("=")[0]):
             engine.train(config, run_name="inside", resume="auto", overrides=[override])
+    first = f"data.exclude=[{expand_inputs(load_config(config).config.data.train_path)[0]}:0]"
+    with pytest.raises(CheckpointError, match=r"data\.exclude") as caught:
+        engine.train(config, run_name="inside", resume="auto", overrides=[first])
+    assert "train_path" not in caught.value.fix  # the files are the same
     engine.train(config, run_name="between", overrides=["training.epochs=1"])
-    resumed = engine.train(config, run_name="between", resume="auto", overrides=["data.batch_size=4"])
+    resumed = engine.train(config, run_name="between", resume="auto", overrides=["data.batch_size=4", first])
     assert resumed.epochs == 2
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "batch", "asked"),
+    [
+        (1, 1, 8, "8 (as in the checkpoint)"),
+        (1, 2, 4, "4 (as in the checkpoint: 8 events over 2 ranks)"),
+        (4, 2, 16, "16 (as in the checkpoint: 32 events over 2 ranks)"),
+        (1, 3, 8, "8 (as in the checkpoint, with 1 rank)"),  # cannot be shared among 3
+        (1, 16, 8, "8 (as in the checkpoint, with 1 rank)"),
+    ],
+)
+def test_the_batch_asked_for_keeps_the_events_of_a_step_over_all_ranks(
+    before: int, now: int, batch: int, asked: str
+) -> None:
+    """With twice the ranks the batch of one was asked for, which doubled the batch of a step."""
+    config = config_from_dict({"tasks": {"energy": {"enabled": True}}, "data": {"batch_size": 8}}, "test")
+    meta = {"kind": "regressor", "config": config.to_dict(), "progress": {"batch": 3}, "world_size": before}
+    checkpoint = Checkpoint(meta, {}, training={"step": 3})
+    sized = [
+        config.model_copy(update={"data": config.data.model_copy(update={"batch_size": size})}) for size in (3, batch)
+    ]
+    with pytest.raises(CheckpointError, match="in the middle of an epoch") as caught:
+        require_resumable(sized[0], checkpoint, None, Path("a.pt"), now)
+    assert caught.value.fix.startswith(f"--set data.batch_size={asked}, or start a new run")
+    require_resumable(sized[1], checkpoint, None, Path("a.pt"), now)
 
 
 def test_a_checkpoint_that_names_no_files_is_told_as_that(tiny_config: Config) -> None:

@@ -52,6 +52,11 @@ def enabled_tasks(facts: DataFacts) -> dict[str, TaskConfig]:
     return facts.config.tasks.enabled() if isinstance(facts.config, RegressorConfig) else {}
 
 
+def _in_other_unit(task: str, scan: TargetScan) -> bool:
+    """Return whether the truth of a task is in another unit, in one file or all; it is told of as such (DAT-16)."""
+    return bool(scan.odd_units or other_unit(task, scan.kept.rows))
+
+
 class _Gaps(NamedTuple):
     """Distances of a truth from the median: of one event, of the others far away, of the rest."""
 
@@ -205,6 +210,8 @@ class BetaSuitsTheError(Rule[DataFacts]):
             scale, typical = scaled_error(settings, scan.kept.rows)
             if typical <= 0 or 0.01 * typical <= settings.loss_beta <= 10 * typical:
                 continue
+            if settings.scale != "auto" and _in_other_unit(task, scan):  # its unit is to be mended first
+                continue
             fix = "loss_beta=1" if settings.scale == "auto" else f"scale=auto --set tasks.{task}.shift=auto"
             kind = "always in quadratic mode (effectively MSE)" if settings.loss_beta > typical else "effectively L1"
             yield self.warning(
@@ -225,9 +232,8 @@ class BranchesAgree(Rule[DataFacts]):
         """Yield a warning where angle and vector, sensors or truth do not fit; an error for times read as light."""
         count, worst, cell = facts.sample.angle_gaps
         angle = facts.sample.targets.get("angle")
-        # Angles in another unit are told of as such.
         names = facts.settings.data.truth_branches
-        if count and cell and not (angle is not None and (angle.odd_units or other_unit("angle", angle.kept.rows))):
+        if count and cell and not (angle is not None and _in_other_unit("angle", angle)):
             yield self.warning(
                 event_place(cell, names["angleVec"]),
                 f"'{names['angle']}' and '{names['angleVec']}' differ by more than {ANGLE_TOLERANCE:g} in {count} "

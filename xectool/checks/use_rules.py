@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 from xectool.checks.data_facts import DataFacts
+from xectool.config.data import DataConfig
 from xectool.config.host_memory import fitting_sizes
+from xectool.config.inputs import is_remote
 from xectool.config.root import InpainterConfig, MaeConfig
 from xectool.config.save_places import other_save_dir
 from xectool.detector import faces
@@ -149,10 +151,23 @@ class ReadingIsFast(Rule[DataFacts]):
                     f"--set data.chunksize={int(sizes.max()) * data.num_shards}",
                 )
             if len(sizes) > 1 and sizes.mean() < _FEW_A_UNIT:
-                yield self.info(where, f"{len(sizes)} baskets of {sizes.mean():.1f} events each: reading them is slow")
+                problem = f"{len(sizes)} baskets of {sizes.mean():.1f} events each: reading them is slow"
+                yield self.info(where, problem, _copied_once(data, [file.path]))
         speed = facts.sample.scanned / facts.sample.seconds if facts.sample.seconds else 0.0
         if facts.sample.seconds > 1 and speed < _SLOW_EVENTS_PER_S:
-            yield self.info(facts.whole, f"{speed:.0f} events/s were read and looked at")
+            fix = _copied_once(data, [file.path for file in facts.sample.files])
+            yield self.info(facts.whole, f"{speed:.0f} events/s were read and looked at", fix)
+
+
+def _copied_once(data: DataConfig, paths: Iterable[str]) -> str:
+    """Return what has slow files read once a run and not once an epoch; nothing where the cache does that already."""
+    if data.cache == "off":
+        return "--set data.cache=auto   # epochs after the first read a copy"
+    if data.cache != "auto":
+        return f"nothing to do: epochs after the first read the copy in data.cache: {data.cache}"
+    if any(map(is_remote, paths)):
+        return "--set data.cache=./cache   # epochs after the first read a copy; by itself none is made of a url"
+    return "nothing to do: data.cache: auto makes a copy where that pays; to make it before: xectool prepare CONFIG"
 
 
 USE_RULES: tuple[Rule[DataFacts], ...] = (SensorsCanBeMasked(), WorkIsShared(), CapacitySuffices(), ReadingIsFast())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,9 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from xectool.engine.training_run.result import TrainResult
-    from xectool.findings import Finding
 
-_LONG = 160  # columns: a shorter line is as short as where it was
 _DONE = {
     "max_steps": "stopped after the steps asked for",
     "early_stopped": "stopped early (no epoch was better for training.early_stop_patience)",
@@ -99,11 +96,4 @@ def _show(result: TrainResult, again: str, json: bool) -> None:
         for page in pages:
             screen.print(f"report: {page}", markup=False)
 
-    findings = result.findings if json else [_short(found, result) for found in result.findings]
-    output.result(result.as_dict(), findings=findings, human=human)
-
-
-def _short(found: Finding, result: TrainResult) -> Finding:
-    """Return a finding without a long line that this terminal had before the first step."""
-    is_said = found in result.announced and len(found.fix) > _LONG
-    return replace(found, fix="the line that was printed before the first step") if is_said else found
+    output.result(result.as_dict(), findings=result.findings, human=human)

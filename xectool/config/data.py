@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
@@ -9,6 +10,8 @@ from pydantic import BeforeValidator
 from xectool.config.section import Bool, Float, Int, Section, Str, describe, knob, refuse, section
 from xectool.config.tasks import TASK_NAMES, TRUTH_BRANCHES
 from xectool.errors import nearest
+
+_EVENT = re.compile(r".+:[0-9]{1,12}")
 
 
 def _read_paths(value: object) -> object:
@@ -42,6 +45,16 @@ def _mended(branches: dict[object, object]) -> dict[str, str]:
     return {**near, **known}
 
 
+def _read_events(value: object) -> object:
+    events = (value,) if isinstance(value, str) else () if value is None else value
+    if not isinstance(events, list | tuple):
+        raise refuse(f"expected a list of FILE:ENTRY, got {describe(value)}")
+    for event in events:
+        if not (isinstance(event, str) and _EVENT.fullmatch(event)):
+            raise refuse(f"expected events as FILE:ENTRY, such as [a.root:17, b.root:3], got {describe(event)}")
+    return tuple(events)
+
+
 def _read_cache(value: object) -> object:
     if value is False:  # YAML 1.1 reads a bare off as a boolean
         return "off"
@@ -51,6 +64,7 @@ def _read_cache(value: object) -> object:
 
 
 Cache = Annotated[str, BeforeValidator(_read_cache)]
+Events = Annotated[tuple[str, ...], BeforeValidator(_read_events)]
 Paths = Annotated[str | tuple[str, ...], BeforeValidator(_read_paths)]
 Branches = Annotated[dict[str, str], BeforeValidator(_read_branches)]
 
@@ -89,6 +103,7 @@ class DataConfig(Section):
     event_branch: Str = knob("event", "Branch with the event number")
     truth_branches: Branches = knob(dict(TRUTH_BRANCHES), "Branch that holds the truth of each task", code="CFG-04")
     log_invalid_npho: Bool = knob(True, "Report sensors whose photon number is invalid")
+    exclude: Events = knob((), "Events left out of training and validation, each as FILE:ENTRY", code="CFG-38")
     fiducial: FiducialConfig = section(FiducialConfig, "Cut on the true conversion point")
     cache: Cache = knob("auto", "Copy of the events that is faster to read: auto, off, or a directory such as ./cache")
     cache_precision: Literal["lossless", "compact"] = knob(

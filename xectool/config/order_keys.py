@@ -4,5 +4,5 @@ from typing import Final
 
 ORDER_KEYS: Final = (
     "data.batch_size", "data.cache_precision", "data.chunksize", "data.num_shards", "data.shuffle", "data.drop_last",
-    "data.fiducial", "training.seed", "training.grad_accum_steps",
+    "data.exclude", "data.fiducial", "training.seed", "training.grad_accum_steps",
 )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Literal
 
 from xectool.config.data import DataConfig
 from xectool.config.inputs import expand_inputs, input_name
+from xectool.config.left_out import left_out, refuse_beyond
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.data.blocks import SourceFile
 from xectool.data.cache.tables import PreparedTables
@@ -37,8 +38,8 @@ def open_source(
 ) -> EventSource:
     """Open the training files, the validation files, or the given ones.
 
-    The fiducial cut is applied to training and validation files, never to given ones. A file without run or event
-    branch is served with run -1 and the entry as event number.
+    The fiducial cut and ``data.exclude`` are applied to training and validation files, never to given ones. A file
+    without run or event branch is served with run -1 and the entry as event number.
 
     Args:
         data: The data section of the configuration.
@@ -52,10 +53,12 @@ def open_source(
     Raises:
         DataFileError: A file, tree or branch is absent or of another shape.
         DataUnusable: No file holds an event, or no event passes the selection.
+        ConfigError: An event of ``data.exclude`` is in no file, or in one of several.
     """
     branches = {task: data.truth_branches[task] for task in tasks}
     cut = isinstance(which, str) and data.fiducial.enabled
     paths = expand_inputs(_paths(data, which))
+    exclude = {*exclude, *(left_out(data, paths) if isinstance(which, str) else ())}
     settings = {"data": data.model_dump(mode="json", include=_INDEXED), "tasks": list(tasks), "cut": cut}
     settings |= {"truth": require_truth, "exclude": sorted((int(index), int(entry)) for index, entry in exclude)}
 
@@ -88,7 +91,9 @@ def _opened(
         check_schema(file, _expected(data, file, branches, require_truth, cut))
         present = {task for task, branch in branches.items() if branch in file.branch_names}
         selected = fiducial_entries(file, data) if cut else None
-        selected = excluded_entries(selected, file.num_entries, [entry for at, entry in exclude if at == index])
+        gone = [entry for at, entry in exclude if at == index]
+        refuse_beyond(data, path, gone, file.num_entries)
+        selected = excluded_entries(selected, file.num_entries, gone)
         starts = file.cluster_starts(data.npho_branch)
         return SourceFile(file.path, file.tree, file.num_entries, starts, selected), present
 

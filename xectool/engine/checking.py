@@ -230,16 +230,19 @@ def _checkpoints_bytes(config: RunConfig) -> int:
 
 
 def _sharing(sample: Sample, config: RunConfig) -> tuple[Sharing | None, XecError | None]:
+    from xectool.config.left_out import left_out
     from xectool.data.plan import DataPlan
     from xectool.data.source import open_source
 
     tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
     try:
-        # as training opens them: with the fiducial cut
+        # as training opens them: with the fiducial cut, and without what is left out
+        files = tuple(facts.where for facts in sample.files)
         source = open_source(
-            config.data.model_copy(update={"train_path": tuple(facts.where for facts in sample.files)}),
+            config.data.model_copy(update={"train_path": files, "exclude": ()}),
             "train",
             tasks,
+            exclude=left_out(config.data, files),
         )
         plan = DataPlan(
             source.files,

@@ -106,7 +106,6 @@ def _train(
     if dry_run:
         return TrainResult(str(place.directory), "dry_run", findings=findings)
     result = RunAttempt(parts, data, place, watching, started).run(progress, max_steps, findings)
-    result = replace(result, announced=(*warned, *noticed))
     return _judged(result, data, watching, parts.config.checkpoint.save_artifacts) if ranks.is_first else result
 
 

@@ -16,7 +16,8 @@ Weights = TaskReweightingConfig | IntensityReweightingConfig
 
 _SMOOTH = ("smooth_l1", "huber", "relative_smooth_l1")
 _DIRECTIONS = ("angle", "angleVec")
-_TINY_TARGETS = {"timing": "1e-9", "energy": "1e-2"}
+_LOST, _SLOW = "their gradients are lost beside the other tasks", "they take thousands of steps to reach"
+_UNSCALED = {"timing": ("1e-9", _LOST), "energy": ("1e-2", _LOST), "angle": ("10", _SLOW), "uvwFI": ("10", _SLOW)}
 
 
 class SomethingIsLearnt(Rule[RunConfig]):
@@ -89,22 +90,29 @@ class BetaZeroIsL1(Rule[RunConfig]):
                 )
 
 
-class SmallTargetsAreScaled(Rule[RunConfig]):
-    """Seconds and GeV are so small that their gradients vanish beside AdamW's epsilon."""
+class TargetsAreScaled(Rule[RunConfig]):
+    """A step changes what a network says by about the learning rate, whatever the unit of its target.
+
+    Seconds and GeV are so small that their gradients vanish beside AdamW's epsilon; degrees and cm are tens of
+    units away from where the outputs begin, which takes thousands of steps.
+    """
 
     code = "CFG-09"
-    title = "Timing and energy have a scale"
+    title = "Targets far from 1 in their unit have a scale"
 
     def check(self, facts: RunConfig) -> Iterator[Finding]:
-        """Yield a warning for each small target in its raw unit."""
+        """Yield a warning for each such target in its raw unit."""
+        learnt = facts.checkpoint.resume_from is not None  # weights that have reached them mean that unit
         for name, task in _tasks(facts):
-            if name in _TINY_TARGETS and task.scale is None and not task.log_transform:
-                yield self.warning(
-                    f"tasks.{name}.scale",
-                    f"targets of order {_TINY_TARGETS[name]} {TASK_UNITS[name]}: set tasks.{name}.scale "
-                    "(unscaled, their gradients are lost beside the other tasks)",
-                    f"tasks.{name}.scale: auto",
-                )
+            size, harm = _UNSCALED.get(name, ("", ""))
+            if not size or task.scale is not None or task.log_transform or (learnt and harm == _SLOW):
+                continue
+            keys = ("scale", "shift") if task.shift is None else ("scale",)
+            yield self.warning(
+                f"tasks.{name}.scale",
+                f"targets of order {size} {TASK_UNITS[name]}: set tasks.{name}.scale (unscaled, {harm})",
+                "\n".join(f"tasks.{name}.{key}: auto" for key in keys),
+            )
 
 
 class LogarithmNeedsPositiveTargets(Rule[RunConfig]):
@@ -216,7 +224,7 @@ TASK_RULES: tuple[Rule[RunConfig], ...] = (
     SomethingIsLearnt(),
     CosineNeedsAngles(),
     BetaZeroIsL1(),
-    SmallTargetsAreScaled(),
+    TargetsAreScaled(),
     LogarithmNeedsPositiveTargets(),
     NllBetaIsAnExponent(),
     ShiftFitsTheTarget(),

@@ -19,7 +19,6 @@ from xectool.training.ranks.faults import as_facts
 DIRECTORY: Final = "XECTOOL_RANK_OUTCOMES"
 """Variable that names the directory of the files."""
 LAUNCHER: Final = "XECTOOL_LAUNCHER_PID"
-_FINDINGS: Final = ("findings", "announced")  # of a result, beside what `TrainResult.as_dict` holds
 
 
 def is_launched() -> bool:
@@ -45,8 +44,8 @@ def run_as_rank(train: Callable[[], TrainResult]) -> int:
         return error.exit_code
     except KeyboardInterrupt:  # the launcher says so once, for all of them
         return EXIT_INTERRUPTED
-    said = {name: [found.as_dict() for found in getattr(result, name)] for name in _FINDINGS}
-    write_json(path, {"pid": os.getpid(), "result": result.as_dict()} | said)
+    findings = [found.as_dict() for found in result.findings]
+    write_json(path, {"pid": os.getpid(), "result": result.as_dict(), "findings": findings})
     return EXIT_INTERRUPTED if result.status == "interrupted" else EXIT_OK
 
 
@@ -59,7 +58,7 @@ def result_of(outcome: dict[str, Any]) -> TrainResult:
     """Return the result that an outcome holds."""
     values = dict(outcome["result"])
     values["artifacts"] = tuple(values["artifacts"])
-    values |= {name: tuple(_finding(found) for found in outcome[name]) for name in _FINDINGS}
+    values["findings"] = tuple(_finding(found) for found in outcome["findings"])
     return TrainResult(**values)
 
 

@@ -33,7 +33,6 @@ class TrainResult:
         artifacts: Files written beside the checkpoints.
         diverged: By how much the validation loss has run away, though it is finite; None where it has not.
         findings: Warnings of configuration, data and tracking.
-        announced: Those of them that the observer was told, with what to do, before the first step.
     """
 
     run_dir: str
@@ -49,11 +48,10 @@ class TrainResult:
     artifacts: tuple[str, ...] = ()
     diverged: str | None = None
     findings: tuple[Finding, ...] = ()
-    announced: tuple[Finding, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result keys of the command-line contract."""
-        return {name: value for name, value in vars(self).items() if name not in ("findings", "announced")}
+        return {name: value for name, value in vars(self).items() if name != "findings"}
 
     def headline_rows(self) -> list[tuple[str, object, object]]:
         """Return metric with its unit, network, and the best conventional estimator, a row a metric."""

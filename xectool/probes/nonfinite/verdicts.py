@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from xectool.config.left_out import leaving_out
 from xectool.config.rates import LARGEST_LR, gentler, key_of, peak_lr
 from xectool.data.batch import EventBatch
 from xectool.diagnosis.evidence.files import CONFIG_FILE, tolerant_yaml
 from xectool.diagnosis.evidence.files import setting as value_of
 from xectool.diagnosis.evidence.run_place import beside, inside, plain_name
-from xectool.errors import counted, event_named
+from xectool.errors import counted, event_named, in_shell
 from xectool.probes.nonfinite.culprit import INPUT, WEIGHTS, Culprit
 from xectool.probes.nonfinite.locate import Place
 from xectool.probes.nonfinite.raw import Anomaly
@@ -170,9 +171,11 @@ def _of_input(anomalies: list[Anomaly], search: NanSearch, subject: Subject, tra
 
 def _fix(culprit: Culprit, subject: Subject, training: Training) -> str:
     """Return the line that cures: to leave an event out does so only where it is the event that is at fault."""
-    norm, facts = subject.bench.config.normalization, culprit.facts
+    norm, facts, without = subject.bench.config.normalization, culprit.facts, _without(culprit, subject)
     if culprit.readings and norm.npho_scheme == "linear":
-        return f"{training.again('log1p', 'normalization.npho_scheme=log1p')}   # or take the event out of the file"
+        return training.again("log1p", "normalization.npho_scheme=log1p") + (
+            f"   # or --set {in_shell(without)}" * bool(without)
+        )
     if culprit.cause != INPUT and facts.get("finite_with_fresh_weights"):
         return _other_weights(culprit, subject, training)
     if culprit.place.stage == "gradient":
@@ -181,11 +184,24 @@ def _fix(culprit: Culprit, subject: Subject, training: Training) -> str:
     if culprit.cause != INPUT and (facts.get("every_event_fails") or facts["fails_with_any_readings"]):
         where = f"{culprit.place.op} in {culprit.place.module or 'the network'}"
         return f"xectool explain numerics   # {where} is not finite with other events either: change its code"
-    if subject.validation or facts.get("every_event_fails"):
+    if subject.validation or facts.get("every_event_fails") or not without:
         # Training leaves out its own events only, and not more of them than its budget.
         line = _checked(culprit.window[0], subject, training)
-        return f"{line}   # then take what it names out of the file"
-    return f"{training.again('quarantine', 'guards.quarantine=true')}   # training then leaves the event out by itself"
+        cured = f"leave out what it names, as in --set {in_shell(without)}" if without else "take out what it names"
+        return f"{line}   # then {cured}"
+    return f"{training.again('without', without)}   # guards.quarantine: true leaves it out by itself"
+
+
+def _without(culprit: Culprit, subject: Subject) -> str:
+    """Return the setting that leaves the events out; empty where a batch knows its files by number only."""
+    events = [row for batch in culprit.window for row in zip(*_places_of(batch), strict=True)]
+    if any(index >= len(subject.files) for index, _ in events):
+        return ""
+    return leaving_out(subject.bench.config.data, *((subject.files[index], entry) for index, entry in events))
+
+
+def _places_of(batch: EventBatch) -> tuple[list[int], list[int]]:
+    return [int(index) for index in batch.file_index], [int(entry) for entry in batch.entry]
 
 
 def _checked(batch: EventBatch, subject: Subject, training: Training) -> str:

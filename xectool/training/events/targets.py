@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from xectool.config.left_out import leaving_out
 from xectool.config.root import RegressorConfig
 from xectool.config.tasks import TaskConfig
 from xectool.config.truth_mends import nonfinite_truth_fix
 from xectool.data.events import EventSource
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.detector.truth_ranges import are_few, no_number, told_no_number
-from xectool.errors import ConfigError, DataUnusable
+from xectool.errors import ConfigError, DataUnusable, in_shell
 from xectool.findings import Finding, Severity
 from xectool.models.heads import LOG_FLOOR
 
@@ -157,6 +158,8 @@ def stretched_scales(config: RegressorConfig, source: EventSource) -> Iterator[F
         ends = np.cumsum([len(part) for part in truths])
         index = int(np.searchsorted(ends, rows[worst], side="right"))
         row, file = int(rows[worst] - ends[index] + len(truths[index])), source.files[index]
+        entry = row if file.selected is None else int(file.selected[row])
+        alone = f"--set {in_shell(leaving_out(config.data, (file.name, entry)))}"
         yield Finding(
             "DAT-16",
             Severity.WARNING,
@@ -164,9 +167,9 @@ def stretched_scales(config: RegressorConfig, source: EventSource) -> Iterator[F
             f"{len(rows)} events, farthest at {truths[index][row].tolist()}, which {makes} tasks.{name}.scale: auto "
             f"{wide / narrow:.2g} times as wide: {wide:.3g}, else {narrow:.3g}"
             + ("; it goes by the others, as guards.on_spike is rewind" if _heals(config) else ""),
-            where=f"{file.name} branch {source.branches.truth[name]} entry "
-            f"{row if file.selected is None else int(file.selected[row])}",
-            fix=f"leave {'the event' if num_far == 1 else 'these events'} out, or tasks.{name}.scale: {narrow:.3g}",
+            where=f"{file.name} branch {source.branches.truth[name]} entry {entry}",
+            fix=f"{alone if num_far == 1 else 'leave these events out (data.exclude)'}, or --set "
+            f"tasks.{name}.scale={narrow:.3g}",
         )
 
 

@@ -30,7 +30,7 @@ _MASKS = frozenset({"mask_ratio", "mask_npho_flat", "mask_patterns"})
 _LOSSES = frozenset({"loss_fn", "loss_beta", "weight", "npho_weight", "time", "npho_loss_weight"})
 # Positions of sensors are taken from the checkpoint, whatever file is named.
 _RESTORED = frozenset({"sensor_positions_file"})
-_FILES, _UNNAMED = "data.train_path", "no file is named"
+_FILES, _UNNAMED, _BATCH = "data.train_path", "no file is named", "data.batch_size"
 _NETWORK = ("model.", "normalization.", "training.auto_channel_weight")
 
 
@@ -119,7 +119,17 @@ def require_resumable(
     if int(checkpoint.meta["progress"]["batch"]) > 0:
         differing = _order_differences(config, checkpoint, train, world_size)
     if differing:
-        raise _refusal("would serve other batches in the middle of an epoch", differing, path)
+        batch = _batch_of_ranks(checkpoint, world_size)
+        raise _refusal("would serve other batches in the middle of an epoch", differing, path, batch)
+
+
+def _batch_of_ranks(checkpoint: Checkpoint, world_size: int) -> tuple[int, str]:
+    """Return the batch size that keeps the events of a step over all ranks, or the saved one, and words on it."""
+    size, before = int(checkpoint.config["data"]["batch_size"]), int(checkpoint.meta.get("world_size", 1))
+    shared, rest = divmod(before * size, world_size)
+    if rest:
+        return size, f", with {counted(before, 'rank')}"
+    return shared, "" if before == world_size else f": {before * size} events over {counted(world_size, 'rank')}"
 
 
 def _order_differences(
@@ -127,12 +137,11 @@ def _order_differences(
 ) -> list[tuple[str, Any, Any]]:
     """Return the keys on which the rest of an epoch would have other batches, with both values."""
     current, saved = config.to_dict(), checkpoint.config
-    before = int(checkpoint.meta.get("world_size", 1)) * int(saved["data"]["batch_size"])
-    shared = {"data.batch_size"} if before == world_size * config.data.batch_size else set()
+    shared = {_BATCH} if config.data.batch_size == _batch_of_ranks(checkpoint, world_size)[0] else set()
     # A checkpoint from before a key was there was written under its default, as nearly all are that go on now.
     keys = [key for key in ORDER_KEYS if key not in shared and _at(saved, key) is not None]
     differing = [d for key in keys for d in differences(_at(saved, key), _at(current, key), key)]
-    if train is not None:
+    if train is not None and not any(key.startswith(("data.exclude", "data.fiducial")) for key, _, _ in differing):
         differing += _file_differences(checkpoint.meta.get("train_files") or (), data_facts(train)["train_files"])
     return differing
 
@@ -260,12 +269,14 @@ def _predicts_width(task: Mapping[str, Any]) -> bool:
     return bool(task.get("enabled")) and task.get("loss_fn") == GAUSSIAN_NLL
 
 
-def _refusal(effect: str, differing: list[tuple[str, Any, Any]], path: Path) -> CheckpointError:
+def _refusal(
+    effect: str, differing: list[tuple[str, Any, Any]], path: Path, batch: tuple[int, str] = (0, "")
+) -> CheckpointError:
     shown = "; ".join(f"{key}: {saved} in the checkpoint, {current} now" for key, saved, current in differing[:5])
     more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
     start = f"start a new run from its weights: {starting_from(path)}"
     keys = [key for key, _, _ in differing]
-    pasted = [as_saved(key, saved) for key, saved, _ in differing if key != _FILES]
+    pasted = [as_saved(key, batch[0] if key == _BATCH else saved) for key, saved, _ in differing if key != _FILES]
     if _FILES in keys:
         pasted.append(f"--set {_FILES}=PATH with the same files, under the names they had")
     return CheckpointError(
@@ -273,7 +284,7 @@ def _refusal(effect: str, differing: list[tuple[str, Any, Any]], path: Path) -> 
         where=str(path),
         fix=start
         if "kind" in keys or (_FILES, _UNNAMED) in [found[:2] for found in differing]
-        else f"{' '.join(pasted)} (as in the checkpoint), or {start}",
+        else f"{' '.join(pasted)} (as in the checkpoint{batch[1] if _BATCH in keys else ''}), or {start}",
         code="CFG-46",
     )
 

@@ -1,0 +1,101 @@
+"""Events that a configuration leaves out, as ``FILE:ENTRY``: which of some files they are, and how one more is told."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from xectool.config.data import DataConfig
+from xectool.config.inputs import Place, place_of, split_tree
+from xectool.config.rules.path import present_inputs
+from xectool.errors import ConfigError, in_shell, nearest
+
+KEY: Final = "data.exclude"
+_PLAIN: Final = re.compile(r"[\w./][\w./:+-]*")
+
+
+def left_out(data: DataConfig, paths: Sequence[str]) -> set[tuple[int, int]]:
+    """Return the events that are left out of these files of training or validation, as (index of the file, entry).
+
+    A file is named by its path, or by the end of it where that is the end of one path alone.
+
+    Raises:
+        ConfigError: An event is of no file of training or validation, or may be of several.
+    """
+    if not data.exclude:
+        return set()
+    known = {_place(path, data): path for spec in (data.train_path, data.val_path) for path in present_inputs(spec)}
+    found = set()
+    for event in data.exclude:
+        name, _, entry = event.rpartition(":")
+        places = _places(name, known, data)
+        if len(places) != 1:
+            raise _unclear(event, [known[place] for place in places], list(known.values()), data)
+        found |= {(index, int(entry)) for index, path in enumerate(paths) if _place(path, data) == places[0]}
+    return found
+
+
+def refuse_beyond(data: DataConfig, path: str, entries: Sequence[int], num_entries: int) -> None:
+    """Refuse entries that a file does not have.
+
+    Raises:
+        ConfigError: Naming the first of them.
+    """
+    beyond = [entry for entry in sorted(entries) if entry >= num_entries]
+    if beyond:
+        place = _place(path, data)
+        told = [event for event in data.exclude if int(event.rpartition(":")[2]) == beyond[0]]
+        event = next((event for event in told if place in _places(event.rpartition(":")[0], {place: path}, data)), "")
+        last = f"entries 0 to {num_entries - 1}" if num_entries else "no entries"
+        problem = f"{KEY}: {event} is not there: {path} has {last}"
+        raise ConfigError(problem, where=KEY, fix=without(data, event), code="CFG-38")
+
+
+def leaving_out(data: DataConfig, *events: tuple[str, int]) -> str:
+    """Return the setting ``key=value`` that leaves more events out, each told as file and entry.
+
+    >>> leaving_out(DataConfig(exclude=("a.root:3",)), ("b.root", 17))
+    'data.exclude=[a.root:3, b.root:17]'
+    """
+    return _setting((*data.exclude, *(f"{file}:{entry}" for file, entry in events)))
+
+
+def without(data: DataConfig, event: str, instead: Sequence[str] = ()) -> str:
+    """Return the option that leaves out what is left out now but for one event, for which others may stand."""
+    events = [*instead, *(other for other in data.exclude if other != event)]
+    return f"--set {in_shell(_setting(events))}"
+
+
+def _setting(events: Sequence[str]) -> str:
+    """Return the setting, without the quotes that a list of YAML can do without: a shell would quote each of them."""
+    listed = (event if _PLAIN.fullmatch(event) else json.dumps(event, ensure_ascii=False) for event in events)
+    return f"{KEY}=[{', '.join(dict.fromkeys(listed))}]"
+
+
+def _place(path: str, data: DataConfig) -> Place:
+    return place_of(*split_tree(path, data.tree_name))
+
+
+def _places(name: str, known: Mapping[Place, str], data: DataConfig) -> list[Place]:
+    """Return the files that a name may mean: the one that lies there, else those whose path ends so."""
+    if _place(name, data) in known:
+        return [_place(name, data)]
+    end, tree = split_tree(name, "")
+    files = {place: split_tree(path, data.tree_name) for place, path in known.items()}
+    return [place for place, (path, of) in files.items() if f"/{path}".endswith(f"/{end}") and tree in ("", of)]
+
+
+def _unclear(event: str, meant: Sequence[str], known: Sequence[str], data: DataConfig) -> ConfigError:
+    name, _, entry = event.rpartition(":")
+    ends = {_end(path): path for path in known}
+    near = [ends[end] for end in nearest(_end(name), list(ends))]
+    what = f"may be of {' or '.join(meant)}" if meant else "is of no file of data.train_path or data.val_path"
+    hint = "" if meant or not near else f", did you mean '{near[0]}'?"
+    instead = [f"{path}:{entry}" for path in (meant or near)[:1]]
+    return ConfigError(f"{KEY}: {event} {what}{hint}", where=KEY, fix=without(data, event, instead), code="CFG-38")
+
+
+def _end(path: str) -> str:
+    return split_tree(path, "")[0].rpartition("/")[2].removesuffix(".root")
