@@ -24,6 +24,27 @@ def test_uproot_brings_no_pyarrow(begin: str, loaded: str) -> None:
     assert said(FINDS.format(begin=begin)) == [loaded]
 
 
+def test_code_of_a_plugin_has_the_whole_of_awkward() -> None:
+    begin = f"{LEAN}import xectool.registry.plugins as plugins; plugins.are_there = lambda: True; "
+    assert said(FINDS.format(begin=begin)) == ["True"]
+
+
+def test_another_thread_gets_it_while_awkward_is_loaded() -> None:
+    program = f"""{LEAN}
+import importlib.util, sys, threading
+found = []
+class Asks:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pyarrow":
+            other = threading.Thread(target=lambda: found.append(sys.meta_path[1].find_spec("pyarrow", None)))
+            other.start()
+            other.join()
+sys.meta_path.insert(0, Asks())
+import uproot
+print(found, "pyarrow" in sys.modules)"""
+    assert said(program) == ["[None]", "False"]
+
+
 @pytest.mark.parametrize("order", ["import uproot, pyarrow", "import pyarrow, uproot"])
 def test_who_asks_for_pyarrow_gets_it(order: str) -> None:
     assert said(f"{LEAN}{order}; print(pyarrow.array([1, 2]).sum())") == ["3"]

@@ -9,7 +9,8 @@ from xectool.config.data import DataConfig
 from xectool.config.root import RunConfig
 
 BYTES_PER_EVENT = 4760 * 2 * 4
-# Resident memory of a training process without tensors and loader (x86-64, torch 2.13 CPU, measured).
+# Resident memory of `xectool train` without tensors and loader (x86-64, torch 2.13 CPU, measured). From Python, or with
+# plugins, it is 50 MB more where pyarrow is installed (`xectool.rootio.lean`).
 BASE_BYTES = 420_000_000
 # One reader process; it loads no torch. 63 MB are its own, 110 resident with what it shares (measured).
 READER_BYTES = 80_000_000

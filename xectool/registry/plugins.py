@@ -80,6 +80,11 @@ def attempts(family: str) -> Iterator[tuple[EntryPoint, Any]]:
             yield point, component
 
 
+def are_there() -> bool:
+    """Return whether any installed package brings a plugin of any family; imports none."""
+    return any(_entry_points(family) for family in FAMILIES)
+
+
 def plugin_files() -> dict[str, dict[str, Path]]:
     """Return the source files of every package that brings a plugin of any family, by their names in it; imports none.
 

@@ -26,21 +26,23 @@ _KEY = np.dtype(
 _BIG_KEY = 1000  # a key of a higher version has places of 64 bits
 
 
-def count_alike(edges: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], entry_bytes: int) -> int:
+def count_alike(edges: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], entry_bytes: int, most_bytes: int) -> int:
     """Return how many baskets from the first on are alike and may be decoded together; 0 where that is not worth it.
 
     Args:
         edges: First entries of the baskets and the end, shape (N + 1,).
-        sizes: Bytes of the baskets in the file, shape (N,).
+        sizes: Bytes of the baskets in the file, shape (N,) or less.
         entry_bytes: Bytes of an entry.
+        most_bytes: Bytes that they may be together.
     """
-    counts = np.diff(edges)[: len(sizes)]
-    if len(counts) < FEWEST or counts[0] < 1:
+    if not len(sizes) or not _KEY.itemsize < sizes[0] <= LARGEST_BYTES:
         return 0
-    if not counts[0] * entry_bytes + _KEY.itemsize <= sizes[0] <= LARGEST_BYTES:
+    most = min(int(most_bytes // sizes[0]), len(sizes))
+    counts, sizes = np.diff(edges[: most + 1]), sizes[:most]
+    if most < FEWEST or not 0 < counts[0] * entry_bytes <= sizes[0] - _KEY.itemsize:
         return 0
     others = np.flatnonzero((counts != counts[0]) | (sizes != sizes[0]))
-    found = int(others[0]) if len(others) else len(counts)
+    found = int(others[0]) if len(others) else most
     return found if found >= FEWEST else 0
 
 

@@ -99,23 +99,30 @@ class BasketColumn:
     ) -> tuple[int, int]:
         """Fill the beginning of ``numbers``, from entry ``start`` on; return the baskets and the numbers that gives.
 
-        None of both where the first baskets are not alike, or one cannot be read, which shows when it is by itself.
+        It ends before baskets that are not alike, or of which one cannot be read, which shows when it is by itself.
         """
-        count = count_alike(edges, self._sizes[basket : basket + len(edges) - 1], self._entry_bytes)
-        if not count:
-            return 0, 0
-        num_bytes, seeks = int(edges[1] - edges[0]) * self._entry_bytes, self._seeks[basket : basket + count]
-        try:
-            entries = decode_alike(nearby.joined(count), seeks, num_bytes)
-        except READ_ERRORS:
-            return 0, 0
-        if entries is None:
-            return 0, 0
-        values = np.ascontiguousarray(entries).view(self._stored).reshape(-1)
-        low = int(start - edges[0]) * (self.width or 1)
-        found = values[low : low + len(numbers)]
-        numbers[: len(found)] = found
-        return count, len(found)
+        sizes, baskets, done = self._sizes[basket : basket + len(edges) - 1], 0, 0
+        while count := count_alike(edges[baskets:], sizes[baskets:], self._entry_bytes, self._source.bulk_bytes):
+            first, begin = basket + baskets, int(edges[baskets])
+            num_bytes = int(edges[baskets + 1] - begin) * self._entry_bytes
+            low = (start - begin) * (self.width or 1) if not baskets else 0
+            try:
+                if low < 0 or not self._is_plain(nearby, first, num_bytes):
+                    break
+                entries = decode_alike(nearby.joined(first, count), self._seeks[first : first + count], num_bytes)
+            except READ_ERRORS:
+                break
+            if entries is None:
+                break
+            found = np.ascontiguousarray(entries).view(self._stored).reshape(-1)[low : low + len(numbers) - done]
+            numbers[done : done + len(found)] = found
+            baskets, done = baskets + count, done + len(found)
+        return baskets, done
+
+    def _is_plain(self, nearby: NearbyBaskets, basket: int, num_bytes: int) -> bool:
+        seek, size = int(self._seeks[basket]), int(self._sizes[basket])
+        key_bytes, object_bytes = _basket_key(nearby.read(basket), seek, size, num_bytes)
+        return size - key_bytes == object_bytes
 
     def _read_basket(self, nearby: NearbyBaskets, basket: int, entries: tuple[int, int], out: Array) -> None:
         """Fill ``out``, numbers of entries in a row, with a basket's from its entry ``entries[0]`` of ``[1]`` on."""

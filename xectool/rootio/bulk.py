@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
+
+import numpy as np
 
 from xectool.rootio.source import ByteSource
 from xectool.rootio.stages import READ, timed
@@ -15,7 +18,7 @@ class NearbyBaskets:
     """Bytes of a branch's baskets, of which those that follow each other come with one read.
 
     ROOT starts a file with baskets of one event, of some kB, and each that is read by itself costs a system call, or
-    through a network a round trip. Memory is bounded by ``source.bulk_bytes`` or one basket.
+    through a network a round trip. Memory is bounded by ``source.bulk_bytes`` or one basket, twice that for a row.
 
     Args:
         source: The bytes of the file.
@@ -42,19 +45,21 @@ class NearbyBaskets:
             low = 0
         return self._bytes[low : low + size]
 
-    def joined(self, count: int) -> bytes:
-        """Return the bytes of the first ``count`` baskets, without what lies between them.
+    def joined(self, first: int, count: int) -> bytes:
+        """Return the bytes of baskets in a row, of ``bulk_bytes`` at most, without what lies between them.
 
         Raises:
             EOFError: The file ends before.
         """
-        if self._end(0) > self._seeks[0] + self._sizes[0]:  # copied, so that what was read at once is given back
-            return b"".join([bytes(self.read(self._first + number)) for number in range(count)])
-        return timed(READ, self._each_alone, count)
+        these = slice(first - self._first, first - self._first + count)
+        seeks, sizes = self._seeks[these], self._sizes[these]
+        gaps = np.diff(seeks) - sizes[:-1]
+        if self._are_near(gaps).any():  # copied, so that what lies between them is given back
+            return b"".join([bytes(self.read(number)) for number in range(first, first + count)])
+        return b"".join([timed(READ, self._source.read, *place) for place in zip(seeks, sizes, strict=True)])
 
-    def _each_alone(self, count: int) -> bytes:
-        pairs = zip(self._seeks[:count], self._sizes[:count], strict=True)
-        return b"".join([self._source.read(start, size) for start, size in pairs])
+    def _are_near(self, gaps: Any) -> Any:
+        return (gaps >= 0) & (gaps <= _BETWEEN * self._source.bulk_bytes)
 
     def _from(self, number: int) -> memoryview:
         """Return the bytes from a basket on to the end of the last one that lies near; of it alone where that fails."""
@@ -70,8 +75,7 @@ class NearbyBaskets:
         end = start + self._sizes[number]
         for later in range(number + 1, len(self._seeks)):
             seek, size = self._seeks[later], self._sizes[later]
-            near = 0 <= seek - end <= _BETWEEN * self._source.bulk_bytes
-            if not near or seek + size - start > self._source.bulk_bytes:
+            if not self._are_near(seek - end) or seek + size - start > self._source.bulk_bytes:
                 break
             end = seek + size
         return end

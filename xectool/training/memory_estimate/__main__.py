@@ -7,7 +7,7 @@ import sys
 from xectool.rootio.lean import leave_out_pyarrow
 
 if __name__ == "__main__":
-    leave_out_pyarrow()  # as a training does, whose memory is measured here
+    leave_out_pyarrow()  # as `xectool train` does, whose memory is measured here
     from xectool.training.memory_estimate.answering import main
 
     main(*sys.argv[1:4])
