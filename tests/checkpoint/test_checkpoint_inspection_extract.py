@@ -20,7 +20,8 @@ from xectool.config.root import KINDS, RunConfig
 from xectool.engine.checkpoints.resume_contract import resume_contract
 from xectool.errors import CheckpointError, UsageError
 from xectool.models import build_model
-from xectool.training.saving.resume import adopt_resolved, meaning_differences, objective_changes
+from xectool.training.saving.resolved import adopt_resolved
+from xectool.training.saving.resume import meaning_differences, objective_changes
 
 SMALL: dict[str, Any] = {"encoder_dim": 32, "num_fusion_layers": 1}
 

@@ -6,7 +6,7 @@ import io
 
 import pytest
 from rich.console import Console
-from xectool.cli.render import table
+from xectool.cli.render import console, table
 
 ROWS = [["a_run", "interrupted", 1234, 0.945411, "2026-11-26 01:31"], ["b_run", "finished", 7, 1.0, "2026-11-26 01:40"]]
 COLUMNS = ("run", "status", "steps", "val/loss", "started")
@@ -17,6 +17,13 @@ def drawn(width: int, columns: tuple[str, ...] = COLUMNS, rows: list[list[object
     console = Console(file=io.StringIO(), width=width, soft_wrap=True)
     console.print(table("2 runs in [a]", columns, rows))
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+def test_a_tree_is_no_emoji() -> None:
+    """rich makes one of `:train:`, also where markup is off: a line to paste named no event."""
+    stream = io.StringIO()
+    console(stream).print("--set data.exclude=[a.root:train:40]", markup=False)
+    assert stream.getvalue() == "--set data.exclude=[a.root:train:40]\n"
 
 
 @pytest.mark.parametrize("width", [1, 2, 7, 20, 40, 52, 53, 60, 80, 200])

@@ -75,6 +75,18 @@ def test_the_rules_find_every_file_that_is_read(inputs: Path) -> None:
     assert "b/val.root' does not exist" in found.problem
 
 
+def test_an_event_that_is_of_no_file_is_told_before_the_training_where_the_files_are_there(inputs: Path) -> None:
+    """`config check` and `submit` called it sound, and the job was refused."""
+    data = {"train_path": str(inputs / "train.root"), "val_path": str(inputs / "val.root")}
+    assert codes(path_rules(config(inputs, data=data | {"exclude": ["train.root:3"]}))) == []
+    (found,) = path_rules(config(inputs, data=data | {"exclude": ["trian.root:3"]}))
+    assert (found.code, found.where) == ("CFG-38", "data.exclude")
+    assert found.fix == f"--set 'data.exclude=[{inputs}/train.root:3]'"
+    (inputs / "val.root").unlink()
+    (found,) = path_rules(config(inputs, data=data | {"exclude": ["val.root:3"]}))
+    assert found.where == "data.val_path"
+
+
 def test_a_list_without_its_sign_leads_to_a_line_that_yaml_takes(inputs: Path) -> None:
     """YAML refuses ``@`` without quotes."""
     (inputs / "list.txt").write_text("train.root\n")

@@ -109,6 +109,15 @@ def test_an_event_beyond_its_file_is_refused_with_the_others(dataset):
     assert caught.value.fix == f"--set 'data.exclude=[{last.path}:0]'"
 
 
+def test_where_all_events_are_left_out_the_key_is_named(dataset):
+    first = open_source(dataset.config(), "train", TASKS).files[2]
+    every = [f"{first.path}:{entry}" for entry in range(first.num_entries)]
+    config = DataConfig(train_path=first.path, val_path=first.path, exclude=every)
+    with pytest.raises(DataUnusable) as caught:
+        open_source(config, "train", TASKS)
+    assert (caught.value.where, caught.value.fix) == ("data.exclude", "--set 'data.exclude=[]'")
+
+
 def test_the_first_events_come_in_file_order(dataset):
     source = open_source(dataset.config(), "train", TASKS).first(50)
     batch = only_batch(source)

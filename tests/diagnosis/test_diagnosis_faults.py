@@ -1193,13 +1193,20 @@ def test_an_average_that_is_mostly_the_first_weights_is_named_in_a_run_of_few_st
 
 @pytest.mark.parametrize(
     ("decay", "end", "named"),
-    [(0.999, "finished", True), (0.99, "finished", False), (None, "finished", False), (0.999, "interrupted", False)],
+    [
+        (0.999, "finished", True),
+        (0.99, "finished", False),
+        (None, "finished", False),
+        (0.999, "interrupted", False),
+        (0.999, "max_steps", False),
+    ],
 )
 def test_an_average_that_is_longer_than_a_run_that_ended_is_a_note_on_a_healthy_one(
     record: Record, course: Any, decay: float | None, end: str, named: bool
 ) -> None:
-    """It was told before the first step alone; a run that was interrupted may go on."""
-    found = record(course(steps=160, floor=0.1, end=end, config={"training": {"ema_decay": decay}}))
+    """It was told before the first step alone; a run that was interrupted, or a trial, may go on."""
+    ends = {"end": "finished", "end_data": {"status": end}} if end == "max_steps" else {"end": end}
+    found = record(course(steps=160, floor=0.1, config={"training": {"ema_decay": decay}}, **ends))
     notes = [note for note in found.notes if note.code == "XT-EMA-LONG"]
     assert not [cause.code for cause in found.causes if cause.code == "XT-EMA-LONG"]
     assert ("averaged weights" in found.verdict, len(notes)) == (named, named)

@@ -21,6 +21,7 @@ from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
 from xectool.config.inputs import expand_inputs
 from xectool.config.load import config_from_dict, load_config
+from xectool.config.training import decay_in
 from xectool.errors import CheckpointError, ConfigError, DiskError, UsageError
 from xectool.runlog.reader import RunReader
 from xectool.training.process.progress import NullObserver
@@ -266,6 +267,8 @@ def test_other_batches_are_refused_inside_an_epoch_and_allowed_between(tiny_conf
     with pytest.raises(CheckpointError, match=r"data\.exclude") as caught:
         engine.train(config, run_name="inside", resume="auto", overrides=[first])
     assert "train_path" not in caught.value.fix  # the files are the same
+    validated = f"data.exclude=[{expand_inputs(load_config(config).config.data.val_path)[0]}:0]"
+    assert engine.train(config, run_name="inside", resume="auto", overrides=[validated], max_steps=3).steps == 3
     engine.train(config, run_name="between", overrides=["training.epochs=1"])
     resumed = engine.train(config, run_name="between", resume="auto", overrides=["data.batch_size=4", first])
     assert resumed.epochs == 2
@@ -454,15 +457,15 @@ def test_a_dry_run_says_that_the_run_directory_cannot_be_written(tiny_config: Co
 
 
 def test_an_automatic_average_is_a_number_in_all_that_a_run_leaves_and_stays_it(tiny_config: Config) -> None:
-    """Of ten steps or fewer there is none, and a resume for longer starts one."""
+    """It is that of all epochs, wherever a trial stops; of ten steps or fewer there is none."""
     config = tiny_config(training={"epochs": 20, "ema_decay": "auto"})
-    run = Path(engine.train(config, run_name="run", max_steps=12).run_dir)
+    run = Path(engine.train(config, run_name="run", max_steps=2).run_dir)
     decay = store.load(run / store.LAST_NAME).config["training"]["ema_decay"]
-    assert decay == pytest.approx(1 - 10 / 12, abs=1e-4)
     assert load_config(run / "config.yaml").config.training.ema_decay == decay
-    engine.train(config, run_name="run", resume="auto", max_steps=14)
+    cut = engine.train(config, run_name="run", resume="auto", overrides=["training.epochs=3"])
     assert store.load(run / store.LAST_NAME).config["training"]["ema_decay"] == decay
-    short = Path(engine.train(config, run_name="short", max_steps=2).run_dir)
+    (whole,) = [engine.train(config, run_name="whole", overrides=["training.epochs=20"])]
+    steps = whole.steps
+    assert (cut.steps, decay) == (steps * 3 // 20, decay_in("auto", steps))
+    short = Path(engine.train(config, run_name="short", overrides=["training.epochs=1"]).run_dir)
     assert not store.load(short / store.LAST_NAME).ema
-    engine.train(config, run_name="short", resume="auto", max_steps=20)
-    assert store.load(short / store.LAST_NAME).config["training"]["ema_decay"] == 0.5

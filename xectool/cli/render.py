@@ -78,7 +78,15 @@ def console(stream: TextIO | None = None) -> Console:
     force_plain = False if os.environ.get("NO_COLOR") else None
     # a table in a file or a log has all the room it needs
     width = None if file.isatty() or "COLUMNS" in os.environ else FILE_WIDTH
-    return Console(file=file, stderr=True, highlight=False, soft_wrap=True, force_terminal=force_plain, width=width)
+    return Console(  # emoji: it would make a train of `FILE:train:17`, also where markup is off
+        file=file,
+        stderr=True,
+        highlight=False,
+        soft_wrap=True,
+        emoji=False,
+        force_terminal=force_plain,
+        width=width,
+    )
 
 
 def plain(value: Any) -> Any:

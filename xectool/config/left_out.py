@@ -37,6 +37,15 @@ def left_out(data: DataConfig, paths: Sequence[str]) -> set[tuple[int, int]]:
     return found
 
 
+def leaves_out_alike(data: DataConfig, other: Sequence[str], paths: Sequence[str]) -> bool:
+    """Return whether other names would leave the same events out of these files; not where they name none."""
+    try:
+        found = left_out(data.model_copy(update={"exclude": tuple(other)}), paths)
+    except ConfigError:
+        return False
+    return found == left_out(data, paths)
+
+
 def refuse_beyond(data: DataConfig, path: str, entries: Sequence[int], num_entries: int) -> None:
     """Refuse entries that a file does not have.
 

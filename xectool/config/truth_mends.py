@@ -141,7 +141,7 @@ def unit_fix(path: str, tree: str, branch: str, factor: float, unit: str) -> str
 def nonfinite_truth_fix(path: str, tree: str, branch: str) -> str:
     """Return the command that writes a file with 1e10, "not known", where the truth is no number."""
     line = _write_again(path, tree, branch, f"np.where(np.abs(truth) <= {LARGEST_LEGAL:g}, truth, 1e10)", "whole")
-    return f'{line}; 1e10 is "not known"; or leave these events out'
+    return f'{line}; 1e10 is "not known"; or leave these events out (data.exclude)'
 
 
 def impossible_truth_fix(
@@ -179,7 +179,8 @@ def lone_truth_fix(path: str, tree: str, branch: str, value: float, component: i
 
 
 def _unknown_fix(path: str, tree: str, branch: str, again: str) -> str:
-    return f'{_write_again(path, tree, branch, again, "known")}; 1e10 is "not known"; or leave these events out'
+    line = _write_again(path, tree, branch, again, "known")
+    return f'{line}; 1e10 is "not known"; or leave these events out (data.exclude)'
 
 
 def is_told_of(task: str, findings: Iterable[Finding], files: Container[str], said: str) -> bool:

@@ -75,7 +75,7 @@ def open_source(
         SourceBranches(data.npho_branch, data.time_branch, data.run_branch, data.event_branch, truth),
         tuple(_empty_file(file) for file in files if file.num_entries == 0),
     )
-    _check_not_empty(source, cut)
+    _check_not_empty(source, cut, bool(data.exclude))
     return source
 
 
@@ -142,7 +142,11 @@ def _empty_file(file: SourceFile) -> Finding:
     )
 
 
-def _check_not_empty(source: EventSource, cut: bool) -> None:
+def _fewer(leaves_out: bool) -> str:
+    return "--set 'data.exclude=[]'" if leaves_out else "serve fewer excluded events"
+
+
+def _check_not_empty(source: EventSource, cut: bool, leaves_out: bool) -> None:
     total = sum(file.num_entries for file in source.files)
     if total == 0:
         raise DataUnusable(
@@ -154,7 +158,7 @@ def _check_not_empty(source: EventSource, cut: bool) -> None:
     if source.num_events == 0:
         raise DataUnusable(
             f"none of the {total} events passes the selection",
-            where="data.fiducial",
-            fix="--set data.fiducial.enabled=false" if cut else "serve fewer excluded events",
+            where="data.fiducial" if cut else "data.exclude",
+            fix="--set data.fiducial.enabled=false" if cut else _fewer(leaves_out),
             code="XT-DATA-NO-EVENTS",
         )

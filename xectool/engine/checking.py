@@ -230,7 +230,7 @@ def _checkpoints_bytes(config: RunConfig) -> int:
 
 
 def _sharing(sample: Sample, config: RunConfig) -> tuple[Sharing | None, XecError | None]:
-    from xectool.config.left_out import left_out
+    from xectool.config.left_out import left_out, refuse_beyond
     from xectool.data.plan import DataPlan
     from xectool.data.source import open_source
 
@@ -238,11 +238,14 @@ def _sharing(sample: Sample, config: RunConfig) -> tuple[Sharing | None, XecErro
     try:
         # as training opens them: with the fiducial cut, and without what is left out
         files = tuple(facts.where for facts in sample.files)
+        gone = left_out(config.data, files)
+        for index, facts in enumerate(sample.files):
+            refuse_beyond(config.data, facts.where, [entry for at, entry in gone if at == index], facts.num_entries)
         source = open_source(
             config.data.model_copy(update={"train_path": files, "exclude": ()}),
             "train",
             tasks,
-            exclude=left_out(config.data, files),
+            exclude=gone,
         )
         plan = DataPlan(
             source.files,

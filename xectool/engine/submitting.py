@@ -27,7 +27,8 @@ from xectool.findings import Finding, Severity
 from xectool.rootio.counting import count_run_events
 from xectool.rules import run_rules
 from xectool.training.record.run_dir import RunPlace, choose_place, plain_name
-from xectool.training.saving.resume import adopt_resolved, require_resumable
+from xectool.training.saving.resolved import adopt_resolved
+from xectool.training.saving.resume import require_resumable
 
 _UNLIMITED = 1 << 60
 

@@ -90,7 +90,7 @@ def _train(
 ) -> TrainResult:
     resume, max_steps, dry_run = options
     place = shared_place(loaded.config, resume, ranks)
-    parts, data = assemble(loaded, place, execution, ranks, max_steps)
+    parts, data = assemble(loaded, place, execution, ranks)
     events, goes_on = (data.train.num_events, data.val.num_events), place.checkpoint is not None
     counted = count_rules(parts.config, *events, ranks.world_size, max_steps, goes_on)
     loaded = loaded.require(counted.merged(disk_rules(parts.config, checkpoint_bytes_of(parts.model, parts.config))))

@@ -47,11 +47,15 @@ class Counts:
 
     @property
     def num_steps(self) -> int:
-        """Optimizer steps of the run: of all epochs, or as many as were asked for."""
+        """Optimizer steps until the run stops: of all epochs, or as many as were asked for."""
+        return self.planned_steps if self.max_steps is None else min(self.planned_steps, self.max_steps)
+
+    @property
+    def planned_steps(self) -> int:
+        """Optimizer steps of all epochs."""
         whole, rest = divmod(self.num_train, self.global_batch)
         batches = whole + (rest > 0 and not self.config.data.drop_last)
-        steps = self.config.training.epochs * -(-batches // self.config.training.grad_accum_steps)
-        return steps if self.max_steps is None else min(steps, self.max_steps)
+        return self.config.training.epochs * -(-batches // self.config.training.grad_accum_steps)
 
 
 class EpochHasBatches(Rule[Counts]):
@@ -119,10 +123,12 @@ class AverageFitsTheRun(Rule[Counts]):
     def check(self, facts: Counts) -> Iterator[Finding]:
         """Yield a warning where 1 / (1 - decay) is more than all steps of the run."""
         steps, config = facts.num_steps, facts.config
+        automatic = decay_in("auto", facts.planned_steps)
         problem = average_beyond(decay_in(config.training.ema_decay, steps), steps, config.validation.use_ema)
-        if problem:
-            # a run that goes on keeps the number it has where auto is asked for
-            fitting = inline_yaml(decay_in("auto", steps)) if facts.resumes else "auto"
+        if problem and config.training.ema_decay != automatic:  # which fits all epochs, whatever stops it before
+            # A run that goes on keeps the number it has where auto is asked for.
+            other = facts.resumes or steps < facts.planned_steps
+            fitting = inline_yaml(decay_in("auto", steps)) if other else "auto"
             yield self.warning("training.ema_decay", problem, f"--set training.ema_decay={fitting}")
 
 

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from xectool.config.data import DataConfig
 from xectool.config.inputs import expand_inputs, input_name, is_remote, place_of, split_tree
 from xectool.config.root import RunConfig
 from xectool.config.rules.run import of_export
 from xectool.config.serialize import inline_yaml
-from xectool.errors import DataFileError, in_shell, nearest
+from xectool.errors import ConfigError, DataFileError, in_shell, nearest
 from xectool.errors.unreadable import ARCHIVE_ERRORS
 from xectool.findings import Finding, Report
 from xectool.rules import Rule, run_rules
@@ -66,7 +67,19 @@ class InputsExist(Rule[Start]):
     title = "data.train_path and data.val_path match readable ROOT files"
 
     def check(self, facts: Start) -> Iterator[Finding]:
-        """Yield an error for each path that matches nothing, is not readable or is no ROOT file."""
+        """Yield an error for each path that matches nothing, is not readable or is no ROOT file, or is left out of."""
+        found = list(self._of_paths(facts))
+        yield from found or self._of_events(facts.config.data)
+
+    def _of_events(self, data: DataConfig) -> Iterator[Finding]:
+        from xectool.config.left_out import left_out  # it looks for files as the rules here do
+
+        try:
+            left_out(data, ())
+        except ConfigError as error:
+            yield self.error(error.where, error.problem, error.fix)
+
+    def _of_paths(self, facts: Start) -> Iterator[Finding]:
         for name in ("train_path", "val_path"):
             key = f"data.{name}"
             specs = _specs(getattr(facts.config.data, name))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from xectool.config.rules.count import average_beyond
+from xectool.diagnosis import fixes
 from xectool.diagnosis.cases.plateau import (
     DEAD_STEPS,
     LAST_STEPS,
@@ -89,7 +90,7 @@ def averages_the_start(evidence: Evidence, levels: Sequence[TermLevel]) -> str:
 def average_beyond_run(evidence: Evidence) -> str:
     """Return how much of the averaged weights, of a run that has ended, is of its first step."""
     decay, validated = evidence.setting("training.ema_decay"), evidence.setting("validation.use_ema", True)
-    if evidence.status.state != "finished" or not isinstance(decay, int | float) or not 0 < decay < 1:
+    if not fixes.has_finished(evidence) or not isinstance(decay, int | float) or not 0 < decay < 1:
         return ""
     return average_beyond(float(decay), evidence.status.step, bool(validated))
 

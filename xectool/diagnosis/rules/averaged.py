@@ -20,7 +20,7 @@ class AverageBeyondRun(DiagnosisRule):
 
     def unseen(self, evidence: Evidence) -> str:
         """Return that the run may still go on."""
-        return "" if evidence.status.state == "finished" else "the run has not finished"
+        return "" if fixes.has_finished(evidence) else "the run has not finished"
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Compare the steps that the average looks back over with those of the run."""

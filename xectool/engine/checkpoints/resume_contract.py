@@ -182,7 +182,7 @@ class _Judge:
         yield from self._refusals(key, now)
         if not self.same_kind:
             yield self._of_another_kind(key)
-        if now == "auto" and key.endswith((".scale", ".shift", ".ema_decay")):
+        if now == "auto" and before is not None and key.endswith((".scale", ".shift", ".ema_decay")):
             yield HARMLESS, "auto takes the number from the checkpoint"
         if is_idle(key, self.saved, self.current):
             yield HARMLESS, "the task is off in both"

@@ -19,8 +19,8 @@ from xectool.training.process.progress import Observer
 from xectool.training.ranks.agreement import data_facts, require_agreement
 from xectool.training.ranks.base import Ranks
 from xectool.training.record.run_dir import RunPlace, choose_place, require_writable
+from xectool.training.saving.resolved import adopt_resolved
 from xectool.training.saving.resume import (
-    adopt_resolved,
     as_saved,
     meaning_differences,
     objective_changes,
@@ -47,10 +47,8 @@ def shared_place(config: RunConfig, resume: str | None, ranks: Ranks) -> RunPlac
     return RunPlace(directory, store.load(path), path) if facts[1] else RunPlace(directory)
 
 
-def assemble(
-    loaded: LoadedConfig, place: RunPlace, execution: Execution, ranks: Ranks, max_steps: int | None = None
-) -> tuple[RunParts, RunData]:
-    """Open the data and put the run of at most ``max_steps`` optimizer steps together.
+def assemble(loaded: LoadedConfig, place: RunPlace, execution: Execution, ranks: Ranks) -> tuple[RunParts, RunData]:
+    """Open the data and put the run together.
 
     Raises:
         XecError: Configuration, memory or data do not allow it.
@@ -63,7 +61,7 @@ def assemble(
     data = open_data(settings)
     require_agreement(ranks, data_facts([*data.train.files, *data.val.files]))
     with memory_faults(settings, "building the model"):
-        return build_parts(data, execution, ranks, max_steps), data
+        return build_parts(data, execution, ranks), data
 
 
 def _decided(config: RunConfig) -> RunConfig:

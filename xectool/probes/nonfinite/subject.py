@@ -30,7 +30,7 @@ from xectool.training.events.hidden_readings import require_hidden_readings
 from xectool.training.events.targets import resolve_target_scaling
 from xectool.training.process.device import Execution, apply_determinism, plan_execution
 from xectool.training.ranks.base import Ranks
-from xectool.training.saving.resume import adopt_resolved
+from xectool.training.saving.resolved import adopt_resolved
 from xectool.training.stepping.build import RunData, training_loader
 
 MAX_REPLAYED_STEPS = 500  # steps run again to get the very weights of a bad step; beyond, the nearest state is taken

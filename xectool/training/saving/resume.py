@@ -10,13 +10,15 @@ from typing import Any
 from xectool.checkpoint.format import FORMAT_NAME, Checkpoint
 from xectool.checkpoint.inspection.training_state import schedule_problem
 from xectool.checkpoint.transfer import require_kind_of
+from xectool.config.left_out import leaves_out_alike
 from xectool.config.load import config_from_dict
 from xectool.config.order_keys import ORDER_KEYS
-from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, RunConfig
+from xectool.config.root import RunConfig
 from xectool.config.serialize import inline_yaml, starting_from
 from xectool.data.events import EventSource
 from xectool.errors import CheckpointError, counted, in_shell
 from xectool.models.regressor import GAUSSIAN_NLL
+from xectool.training.saving.resolved import frozen
 
 # Keys that change what the weights mean; a resume with another value would train on silently wrong.
 OUTPUT_KEYS = (
@@ -38,39 +40,6 @@ def data_facts(train: EventSource) -> dict[str, Any]:
     """Return the identity of the training data that a checkpoint carries."""
     files = [{"name": Path(f.path).name, "events": f.num_selected, "entries": f.num_entries} for f in train.files]
     return {"train_files": files}
-
-
-def adopt_resolved(config: RunConfig, checkpoint: Checkpoint) -> RunConfig:
-    """Return the configuration with what was measured or looked up as the checkpoint was trained with it.
-
-    That is the numbers of ``auto`` scales and of the decay of the averaged weights, and the sensors of mask patterns
-    whose origins are the same.
-    """
-    decay = checkpoint.config.get("training", {}).get("ema_decay")
-    if config.training.ema_decay == "auto" and decay is not None:
-        training = config.training.model_copy(update={"ema_decay": decay})
-        config = config.model_copy(update={"training": training})
-    if not isinstance(config, RegressorConfig):
-        return _with_patterns(config, checkpoint)
-    if "tasks" not in checkpoint.config:
-        return config
-    updates = {}
-    for name, task in config.tasks.enabled().items():
-        saved = checkpoint.config["tasks"].get(name, {})
-        changes = {key: _frozen(saved.get(key)) for key in ("scale", "shift") if getattr(task, key) == "auto"}
-        if changes:
-            updates[name] = task.model_copy(update=changes)
-    return config.model_copy(update={"tasks": config.tasks.model_copy(update=updates)}) if updates else config
-
-
-def _with_patterns(config: MaeConfig | InpainterConfig, checkpoint: Checkpoint) -> RunConfig:
-    saved = checkpoint.config.get("model", {}).get("mask_patterns", {})
-    ours = config.model.mask_patterns
-    origin = ("origins", "files", "runs")
-    if ours.sensors or not ours.wanted or any(_frozen(saved.get(key)) != getattr(ours, key) for key in origin):
-        return config
-    patterns = ours.model_copy(update={"sensors": _frozen(saved.get("sensors", ()))})
-    return config.model_copy(update={"model": config.model.model_copy(update={"mask_patterns": patterns})})
 
 
 def require_resumable(
@@ -138,6 +107,10 @@ def _order_differences(
     """Return the keys on which the rest of an epoch would have other batches, with both values."""
     current, saved = config.to_dict(), checkpoint.config
     shared = {_BATCH} if config.data.batch_size == _batch_of_ranks(checkpoint, world_size)[0] else set()
+    if train is not None and leaves_out_alike(
+        config.data, saved["data"].get("exclude", ()), [file.name for file in train.files]
+    ):
+        shared.add("data.exclude")
     # A checkpoint from before a key was there was written under its default, as nearly all are that go on now.
     keys = [key for key in ORDER_KEYS if key not in shared and _at(saved, key) is not None]
     differing = [d for key in keys for d in differences(_at(saved, key), _at(current, key), key)]
@@ -233,7 +206,7 @@ def differences(saved: Any, current: Any, key: str) -> Iterator[tuple[str, Any, 
     if isinstance(saved, dict) and isinstance(current, dict):
         for name in sorted(saved.keys() | current.keys()):
             yield from differences(saved.get(name), current.get(name), f"{key}.{name}")
-    elif _frozen(saved) != _frozen(current):
+    elif frozen(saved) != frozen(current):
         yield key, saved, current
 
 
@@ -299,7 +272,3 @@ def _at(config: dict[str, Any], dotted: str) -> Any:
     for part in dotted.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return value
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(item) for item in value) if isinstance(value, list | tuple) else value

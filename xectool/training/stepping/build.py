@@ -95,8 +95,8 @@ def open_data(config: RunConfig, prepares: bool = False) -> RunData:
     return RunData(train, val, config, choice.note, tables, findings, shared.num_repeated)
 
 
-def build_parts(data: RunData, execution: Execution, ranks: Ranks, max_steps: int | None = None) -> RunParts:
-    """Put a run of at most ``max_steps`` optimizer steps together; weights are drawn from ``training.seed``.
+def build_parts(data: RunData, execution: Execution, ranks: Ranks) -> RunParts:
+    """Put a run together; weights are drawn from ``training.seed``.
 
     Raises:
         DataUnusable: There are fewer training events than one batch needs, or nothing to learn in them.
@@ -115,7 +115,7 @@ def build_parts(data: RunData, execution: Execution, ranks: Ranks, max_steps: in
     val_loader = sequential_loader(data.val, config, execution, ranks)
     steps_per_epoch = -(-train_loader.plan.num_steps // training.grad_accum_steps)
     steps = training.epochs * steps_per_epoch
-    decay = decay_in(training.ema_decay, steps if max_steps is None else min(steps, max_steps))
+    decay = decay_in(training.ema_decay, steps)  # as the schedule, of all epochs, whatever ends the run before
     training = training.model_copy(update={"ema_decay": decay})
     config = config.model_copy(update={"training": training})
     average = WeightAverage(model, decay)
