@@ -19,10 +19,11 @@ from xectool.checks.health import MIN_CONSTANT, MIN_EVENTS, FileHealth, neighbou
 from xectool.checks.identity import IdentityBlock, hash_numbers, lonely_numbers
 from xectool.checks.light import FEWEST_EVENTS, JUDGED_TASKS, light_misfits
 from xectool.checks.normalizing import NphoMap
-from xectool.checks.reading import SensorStream, block_edges, read_small, read_together, spread_out
+from xectool.checks.reading import SensorBlock, SensorStream, block_edges, read_small, read_together, spread_out
 from xectool.checks.stretches import Stretch
 from xectool.checks.targets import TargetScan
 from xectool.config.data import DataConfig
+from xectool.config.left_out import entries_left_out
 from xectool.config.normalization import NormalizationConfig
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.detector.constants import NUM_SENSORS, UNKNOWN_ABOVE
@@ -150,6 +151,7 @@ class SampleScan:
         if not verdict.usable - {data.run_branch, data.event_branch}:
             self.sample.troubles += verdict.troubles  # nothing to number, in what may be a file of any length
             return
+        self._gone = np.array(entries_left_out(data, facts.where), np.int64)
         runs, events = self._numbers(file, verdict)
         self._truth(file, verdict, runs, events)
         if not {data.npho_branch, data.time_branch} <= verdict.usable:
@@ -162,8 +164,11 @@ class SampleScan:
         if (filled := count_filled(file, facts, self.blocks_of(file), self._failed)) is not None:
             self.sample.filled[facts.where] = filled
         for block in SensorStream(file, data, self._failed).blocks(self.blocks_of(file)):
-            entries = np.arange(block.start, block.start + len(block.npho))
-            place = Place(facts.where, entries, runs[entries], events[entries])
+            entries, npho, time_ = self._served(block.start, block.npho, block.time)
+            block, place = (
+                SensorBlock(block.start, npho, time_),
+                Place(facts.where, entries, runs[entries], events[entries]),
+            )
             for part in block.parts():
                 self.sample.cells.add(block.npho[part], block.time[part], place.rows(part), counts)
                 self._contents(block.npho[part], place.rows(part))
@@ -204,6 +209,12 @@ class SampleScan:
             self._failed(_lonely_trouble(file, data.run_branch, found[0], int(lonely[0])))
         return found[0], found[1]
 
+    def _served(self, start: int, *rows: Array) -> tuple[Array, ...]:
+        """Return the entries from one on, and their rows, without those that ``data.exclude`` leaves out."""
+        entries = np.arange(start, start + len(rows[0]))
+        kept = ~np.isin(entries, self._gone)
+        return (entries, *rows) if kept.all() else (entries[kept], *(values[kept] for values in rows))
+
     def _contents(self, npho: Array, place: Place) -> None:
         lit = (np.abs(npho) <= UNKNOWN_ABOVE).any(axis=1) & (npho != npho[:, :1]).any(axis=1)
         rows, dark = np.flatnonzero(lit), np.flatnonzero(~lit)
@@ -221,7 +232,7 @@ class SampleScan:
                 continue
             scan = self.sample.targets.setdefault(task, TargetScan(branch, TASK_WIDTHS[task]))
             for start, values in read_small(file, branch, TASK_WIDTHS[task], np.float64, self._failed):
-                entries = np.arange(start, start + len(values))
+                entries, values = self._served(start, values)
                 scan.add(values, Place(file.where, entries, runs[entries], events[entries]))
             scan.end_file(file.where, task)
         if {branches["angle"], branches["angleVec"]} <= verdict.usable:

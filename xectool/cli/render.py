@@ -212,7 +212,8 @@ def show_findings(screen: Console, findings: Iterable[Finding]) -> None:
         for line in found.evidence:
             screen.print(f"  evidence: {escape(line)}")
         if found.fix:
-            screen.print(f"  fix: [green]{escape(found.fix)}[/]")
+            lines = found.fix.replace("\n", "\n       ")
+            screen.print(f"  fix: [green]{escape(lines)}[/]")
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> FittingTable:

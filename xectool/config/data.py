@@ -103,7 +103,11 @@ class DataConfig(Section):
     event_branch: Str = knob("event", "Branch with the event number")
     truth_branches: Branches = knob(dict(TRUTH_BRANCHES), "Branch that holds the truth of each task", code="CFG-04")
     log_invalid_npho: Bool = knob(True, "Report sensors whose photon number is invalid")
-    exclude: Events = knob((), "Events left out of training and validation, each as FILE:ENTRY", code="CFG-38")
+    exclude: Events = knob(
+        (),
+        "Events left out of training and validation: [FILE:ENTRY, ...], a file by its path or the end of it",
+        code="CFG-38",
+    )
     fiducial: FiducialConfig = section(FiducialConfig, "Cut on the true conversion point")
     cache: Cache = knob("auto", "Copy of the events that is faster to read: auto, off, or a directory such as ./cache")
     cache_precision: Literal["lossless", "compact"] = knob(

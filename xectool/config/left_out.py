@@ -37,6 +37,13 @@ def left_out(data: DataConfig, paths: Sequence[str]) -> set[tuple[int, int]]:
     return found
 
 
+def entries_left_out(data: DataConfig, path: str) -> list[int]:
+    """Return the entries of one file that are left out, ascending, whatever other files there are."""
+    place = {_place(path, data): path}
+    named = (event.rpartition(":") for event in data.exclude)
+    return sorted({int(entry) for name, _, entry in named if _places(name, place, data)})
+
+
 def leaves_out_alike(data: DataConfig, other: Sequence[str], paths: Sequence[str]) -> bool:
     """Return whether other names would leave the same events out of these files; not where they name none."""
     try:

@@ -230,7 +230,7 @@ def _checkpoints_bytes(config: RunConfig) -> int:
 
 
 def _sharing(sample: Sample, config: RunConfig) -> tuple[Sharing | None, XecError | None]:
-    from xectool.config.left_out import left_out, refuse_beyond
+    from xectool.config.left_out import entries_left_out, refuse_beyond
     from xectool.data.plan import DataPlan
     from xectool.data.source import open_source
 
@@ -238,9 +238,11 @@ def _sharing(sample: Sample, config: RunConfig) -> tuple[Sharing | None, XecErro
     try:
         # as training opens them: with the fiducial cut, and without what is left out
         files = tuple(facts.where for facts in sample.files)
-        gone = left_out(config.data, files)
+        gone: set[tuple[int, int]] = set()
         for index, facts in enumerate(sample.files):
-            refuse_beyond(config.data, facts.where, [entry for at, entry in gone if at == index], facts.num_entries)
+            entries = entries_left_out(config.data, facts.where)
+            refuse_beyond(config.data, facts.where, entries, facts.num_entries)
+            gone |= {(index, entry) for entry in entries}
         source = open_source(
             config.data.model_copy(update={"train_path": files, "exclude": ()}),
             "train",

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from xectool.config.left_out import leaving_out
 from xectool.data.batch import EventBatch
 from xectool.diagnosis import fixes
 from xectool.diagnosis.evidence.evidence import gather
@@ -266,7 +267,9 @@ class _Session:
         if not result.finite:
             return f"xectool diagnose nan-batch --run {run}"
         if suspects and (not found or WITHOUT_SUSPECTS in cures):
-            return check_files(self.history.run_dir, [str(event["file"]) for event in suspects])
+            events = [(str(event["file"]), int(event["entry"])) for event in suspects[:MOST_SUSPECTS]]
+            without = in_shell(leaving_out(self.history.config.data, *events))
+            return f"{check_files(self.history.run_dir, dict(events))}   # then train with --set {without}"
         if not found:
             return f"xectool diagnose replay {run} --step {self.record.step} --counterfactuals"
         evidence, since = gather(self.history.run_dir), self.record.step

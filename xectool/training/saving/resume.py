@@ -247,7 +247,9 @@ def _refusal(
 ) -> CheckpointError:
     shown = "; ".join(f"{key}: {saved} in the checkpoint, {current} now" for key, saved, current in differing[:5])
     more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
-    start = f"start a new run from its weights: {starting_from(path)}"
+    start = (
+        f"start a new run from its weights: {starting_from(path)} --run-name {in_shell(f'{path.parent.name}-again')}"
+    )
     keys = [key for key, _, _ in differing]
     pasted = [as_saved(key, batch[0] if key == _BATCH else saved) for key, saved, _ in differing if key != _FILES]
     if _FILES in keys:
