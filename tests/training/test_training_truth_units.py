@@ -150,7 +150,7 @@ def test_impossible_truths_are_counted(scaled: Any, told: Any, tmp_path: Path) -
             writer.extend(rows)
         found = next(item for item in told([str(target)]) if "outside of what is possible" in item.problem)
         assert found.problem.endswith(f"outside of what is possible; {len(entries)} such in all")
-        assert found.fix.endswith("leave these events out")
+        assert found.fix.endswith("leave these events out (data.exclude)")
         paste(found.fix, tmp_path)
         mended = columns_of(tmp_path / f"far{len(entries)}_known.root")["energyTruth"]
         assert np.flatnonzero(mended > 1e9).tolist() == entries
