@@ -159,7 +159,7 @@ def test_the_suggested_chunksize_fits(gigabytes: float, chunk: int) -> None:
 def test_a_machine_too_small_for_the_libraries_is_not_cured_by_a_chunk() -> None:
     (found,) = RULES["HostMemorySuffices"].check(situation(on(INTEL, memory_bytes=5 * 10**8), {}))
     assert "largest term: interpreter and libraries" in found.problem
-    assert found.fix.startswith("a machine or job with 1.48 GB")
+    assert found.fix.startswith("a machine or job with 1.52 GB")
     assert "data.chunksize" not in found.problem  # nothing of it is the windows'
     job = on(INTEL, memory_bytes=5 * 10**8, memory_limit="SLURM_MEM_PER_NODE")
     (found,) = RULES["HostMemorySuffices"].check(situation(job, {}))
