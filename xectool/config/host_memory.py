@@ -9,9 +9,9 @@ from xectool.config.data import DataConfig
 from xectool.config.root import RunConfig
 
 BYTES_PER_EVENT = 4760 * 2 * 4
-# Resident memory of `xectool train` without tensors and loader (x86-64, torch 2.13 CPU, measured): 40 MB more just after
-# an installation, as Linux maps more of the libraries then, and 40 less later. From Python, or with plugins, it is 50 MB
-# more where pyarrow is installed (`xectool.rootio.lean`).
+# Resident memory of `xectool train` without tensors and loader (x86-64, torch 2.13 CPU, measured): 40 MB more just
+# after an installation, as Linux maps more of the libraries then, and 40 less later. From Python, or with plugins, it
+# is 50 MB more where pyarrow is installed (`xectool.rootio.lean`).
 BASE_BYTES = 450_000_000
 # One reader process; it loads no torch. 63 MB are its own, 110 resident with what it shares (measured).
 READER_BYTES = 80_000_000
