@@ -6,7 +6,7 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -195,3 +195,12 @@ def missing_file(path: str, kind: str = "file") -> DataFileError:
         f"did you mean {', '.join(repr(str(parent / name)) for name in close)}?" if close else f"ls {in_shell(parent)}"
     )
     return DataFileError(problem, where=path, fix=fix)
+
+
+def present_inputs(paths: str | Sequence[str]) -> list[str]:
+    """Return the files and urls that paths stand for, without those that stand for none."""
+    found = list[str]()
+    for spec in filter(None, [paths] if isinstance(paths, str) else paths):
+        with suppress(DataFileError):
+            found += expand_inputs(spec)
+    return list(dict.fromkeys(found))

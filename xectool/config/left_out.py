@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from xectool.config.data import DataConfig
-from xectool.config.inputs import Place, place_of, split_tree
-from xectool.config.rules.path import present_inputs
+from xectool.config.inputs import Place, place_of, present_inputs, split_tree
 from xectool.errors import ConfigError, in_shell, nearest
 
 KEY: Final = "data.exclude"

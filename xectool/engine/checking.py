@@ -15,13 +15,13 @@ from xectool.checks.running import Inspection, Progress, Silent, inspect_sample,
 from xectool.checks.sample import EVENTS_A_FILE, Sample, ScanSettings
 from xectool.checks.sandbox import TIME_LIMIT_S
 from xectool.checks.sharing import Sharing, plan_sharing
-from xectool.config.inputs import Place, expand_inputs, place_of, split_tree
+from xectool.config.inputs import Place, expand_inputs, place_of, present_inputs, split_tree
 from xectool.config.load import LoadedConfig, config_from_overrides, load_config
 from xectool.config.platform import Platform, available_memory
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.rules.capacity import is_on_cpu
 from xectool.config.rules.count import prediction_bytes
-from xectool.config.rules.path import network_rules, present_inputs, validation_rules
+from xectool.config.rules.path import network_rules, validation_rules
 from xectool.engine.check_lines import Told
 from xectool.engine.data_report import DataChecked, summarised
 from xectool.engine.output_places import require_folder

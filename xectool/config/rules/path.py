@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import os
 import zipfile
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from xectool.config.data import DataConfig
 from xectool.config.inputs import expand_inputs, input_name, is_remote, place_of, split_tree
+from xectool.config.left_out import left_out
 from xectool.config.root import RunConfig
 from xectool.config.rules.run import of_export
 from xectool.config.serialize import inline_yaml
@@ -72,8 +72,6 @@ class InputsExist(Rule[Start]):
         yield from found or self._of_events(facts.config.data)
 
     def _of_events(self, data: DataConfig) -> Iterator[Finding]:
-        from xectool.config.left_out import left_out  # it looks for files as the rules here do
-
         try:
             left_out(data, ())
         except ConfigError as error:
@@ -275,15 +273,6 @@ def _checkpoints_beside(path: Path) -> list[Path]:
 
 def _specs(paths: str | tuple[str, ...]) -> tuple[str, ...]:
     return tuple(spec for spec in ((paths,) if isinstance(paths, str) else paths) if spec)
-
-
-def present_inputs(paths: str | tuple[str, ...]) -> list[str]:
-    """Return the files and urls that paths stand for, without those that stand for none."""
-    found = list[str]()
-    for spec in _specs(paths):
-        with contextlib.suppress(DataFileError):
-            found += expand_inputs(spec)
-    return list(dict.fromkeys(found))
 
 
 def _found(paths: str | tuple[str, ...]) -> list[str]:
