@@ -165,10 +165,8 @@ class SampleScan:
             self.sample.filled[facts.where] = filled
         for block in SensorStream(file, data, self._failed).blocks(self.blocks_of(file)):
             entries, npho, time_ = self._served(block.start, block.npho, block.time)
-            block, place = (
-                SensorBlock(block.start, npho, time_),
-                Place(facts.where, entries, runs[entries], events[entries]),
-            )
+            block = SensorBlock(block.start, npho, time_)
+            place = Place(facts.where, entries, runs[entries], events[entries])
             for part in block.parts():
                 self.sample.cells.add(block.npho[part], block.time[part], place.rows(part), counts)
                 self._contents(block.npho[part], place.rows(part))
