@@ -23,7 +23,7 @@ _KEY = np.dtype(
         "itemsize": 26,
     }
 )
-_BIG_KEY = 1000  # a key of a higher version has places of 64 bits
+BIG_KEY = 1000  # a key of a higher version has places of 64 bits
 
 
 def count_alike(edges: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], entry_bytes: int, most_bytes: int) -> int:
@@ -60,7 +60,7 @@ def decode_alike(data: Any, seeks: npt.NDArray[np.integer[Any]], num_bytes: int)
     size = baskets.shape[1]
     keys = np.ndarray(len(seeks), _KEY, baskets, strides=(size,))
     key_bytes = int(keys["key"][0])
-    place = np.where(keys["version"] > _BIG_KEY, keys["far_place"], keys["place"])
+    place = np.where(keys["version"] > BIG_KEY, keys["far_place"], keys["place"])
     is_plain = (keys["stored"] == size) & (keys["key"] == key_bytes) & (keys["object"] == size - key_bytes)
     if not (is_plain & (place == seeks)).all() or key_bytes < _KEY.itemsize or num_bytes > size - key_bytes:
         return None

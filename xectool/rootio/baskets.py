@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from xectool.rootio.alike import count_alike, decode_alike
+from xectool.rootio.alike import BIG_KEY, count_alike, decode_alike
 from xectool.rootio.bulk import NearbyBaskets
 from xectool.rootio.columns import READ_ERRORS, Array, Column, DamagedRangeError, check_lengths
 from xectool.rootio.inflate import BLOCK_BYTES, HEADER_BYTES, MOST_GROWTH, inflate_range, packed_bytes
@@ -19,7 +19,6 @@ from xectool.rootio.stages import DECOMPRESS, READ, timed
 # What of a basket's header is read: lengths of the basket, its content and the header itself, and its own place.
 _KEY_BYTES = 26
 _KEY = struct.Struct(">iHi4xH2xi")
-_BIG_KEY = 1000  # a key of a higher version has places of 64 bits
 
 
 class BasketColumn:
@@ -198,7 +197,7 @@ def _basket_key(raw: bytes | memoryview, seek: int, size: int, num_bytes: int) -
         ValueError: The header does not agree with ``size`` bytes at ``seek`` and ``num_bytes`` of entries.
     """
     stored_bytes, version, object_bytes, key_bytes, place = _KEY.unpack_from(raw)
-    if version > _BIG_KEY:
+    if version > BIG_KEY:
         (place,) = struct.unpack_from(">q", raw, 18)
     if place != seek:
         raise ValueError(f"the basket belongs at byte {place} of the file, not at {seek}: it is of other entries")
