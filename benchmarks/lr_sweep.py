@@ -3,9 +3,11 @@
 ``python -m benchmarks.lr_sweep judge`` trains three problems of our own for 200 steps at each rate of a wider grid, for
 seeds that the rule was not chosen on, and compares the rate with the lowest loss (mean of the last 40 steps) with the
 recommendation of a sweep with the defaults. Rates whose loss is within 5 % of the lowest are told apart by nothing but
-the draw of the weights; both counts are shown. ``refuse`` gives it inputs out of scale, rates too low and rates too
-high. ``cost`` clocks the steps of a sweep and the whole of it, reading included, which a training has as well; the
-second ratio counts it with the steps.
+the draw of the weights; both counts are shown. ``again`` trains once more what was judged, from other weights on other
+batches that no sweep has seen: how often the best of one training is the best of the other within a factor of two says
+how well a single one of 200 steps can judge at all, and the mean of both judges with half the noise. ``refuse`` gives
+it inputs out of scale, rates too low and rates too high. ``cost`` clocks the steps of a sweep and the whole of it,
+reading included, which a training has as well; the second ratio counts it with the steps.
 Results are appended to ``--out`` as they come, and what is there already is not done again.
 """
 
@@ -39,7 +41,8 @@ from xectool.training.stepping.parts import RunParts
 # taken, after 200 and 201 were seen; that the best rates run on to 200 steps, after 202 to 205.
 FIRST_SEED = 400
 TRUTH_RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
-TRUTH_STEPS, LAST = 200, 40
+TRUTH_STEPS, LAST, FACTOR = 200, 40, 2.0
+AGAIN = 5  # weights and batches of this number are no sweep's with the defaults
 SEEDS = 2  # of the cost
 EVENTS = 2000
 PROBLEMS: dict[str, dict[str, Any]] = {
@@ -70,18 +73,18 @@ def write_config(directory: Path, name: str, seed: int) -> Path:
     return path
 
 
-def trained(config: Path) -> dict[float, float]:
-    """Return the loss that 200 steps at each rate reach."""
+def trained(config: Path, number: int = 0) -> dict[float, float]:
+    """Return the loss that 200 steps at each rate reach, from the weights and on the batches of a number."""
     with sweep_parts(load_config(config).config, "cpu") as parts:
         sweeper = Sweeper(parts, TRUTH_STEPS)
-        windows = sweeper.windows(0)
+        windows = sweeper.windows(number)
         windows.first()
-        return {curve.lr: float(curve.losses[-LAST:].mean()) for curve in sweeper.grid(TRUTH_RATES, 0, windows)}
+        return {curve.lr: float(curve.losses[-LAST:].mean()) for curve in sweeper.grid(TRUTH_RATES, number, windows)}
 
 
 def judge(directory: Path, names: list[str], seeds: int, out: Path) -> None:
     """Compare recommendation and training, problem by problem and seed by seed."""
-    known = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    known = _known(out)
     done = {(row["problem"], row["seed"]) for row in known}
     for seed in range(FIRST_SEED, FIRST_SEED + seeds):
         for name in names:
@@ -95,21 +98,52 @@ def judge(directory: Path, names: list[str], seeds: int, out: Path) -> None:
             row = {"problem": name, "seed": seed, "recommended": swept.recommended_lr, "band": swept.band, "best": best}
             row |= {"near": near, "losses": {f"{lr:g}": loss for lr, loss in losses.items()}}
             known.append(row)
-            with out.open("a") as stream:
-                stream.write(json.dumps(row) + "\n")
-            print(json.dumps(row), flush=True)
-    _summarise(known)
-
-
-def _summarise(rows: list[dict[str, Any]]) -> None:
-    def close(lr: float | None, rates: list[float]) -> bool:
-        return lr is not None and any(max(lr / rate, rate / lr) <= 2.0 for rate in rates)
-
+            _append(out, row)
     for name in PROBLEMS:
-        own = [row for row in rows if row["problem"] == name]
-        strict = sum(close(row["recommended"], [row["best"]]) for row in own)
-        near = sum(close(row["recommended"], row["near"]) for row in own)
+        own = [row for row in known if row["problem"] == name]
+        strict = sum(_close(row["recommended"], [row["best"]]) for row in own)
+        near = sum(_close(row["recommended"], row["near"]) for row in own)
         print(f"| {name} | {len(own)} | {strict} | {near} |")
+
+
+def judge_again(directory: Path, names: list[str], judged: Path) -> None:
+    """Train what was judged once more; compare both trainings with each other, and their mean with the sweep."""
+    out = judged.with_suffix(".again.jsonl")
+    known = _known(out)
+    done = {(row["problem"], row["seed"]) for row in known}
+    for row in _known(judged):
+        name, seed, first = row["problem"], row["seed"], row["losses"]
+        if (name, seed) in done or name not in names:
+            continue
+        second = {f"{lr:g}": loss for lr, loss in trained(write_config(directory, name, seed), AGAIN).items()}
+        mean = {lr: (loss / min(first.values()) + second[lr] / min(second.values())) / 2 for lr, loss in first.items()}
+        best = {what: _best(losses) for what, losses in (("first", first), ("second", second), ("both", mean))}
+        found = {"problem": name, "seed": seed, "recommended": row["recommended"], "best": best, "losses": second}
+        known.append(found)
+        _append(out, found)
+    for name in PROBLEMS:
+        own = [row for row in known if row["problem"] == name]
+        agree = sum(_close(row["best"]["second"], [row["best"]["first"]]) for row in own)
+        sweep = [sum(_close(row["recommended"], [row["best"][what]]) for row in own) for what in ("second", "both")]
+        print(f"| {name} | {len(own)} | {agree} | {sweep[0]} | {sweep[1]} |")
+
+
+def _best(losses: dict[str, float]) -> float:
+    return float(min(losses, key=lambda lr: losses[lr]))
+
+
+def _close(lr: float | None, rates: list[float]) -> bool:
+    return lr is not None and any(max(lr / rate, rate / lr) <= FACTOR for rate in rates)
+
+
+def _known(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+
+
+def _append(out: Path, row: dict[str, Any]) -> None:
+    with out.open("a") as stream:
+        stream.write(json.dumps(row) + "\n")
+    print(json.dumps(row), flush=True)
 
 
 def refuse(directory: Path) -> None:
@@ -176,20 +210,25 @@ def _cost_of(parts: RunParts, kind: str, steps: int, rates: int) -> tuple[float,
 
 
 def main() -> None:
-    """Run one of the three."""
+    """Run one of the four."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("judge", "refuse", "cost"))
+    parser.add_argument("what", choices=("judge", "again", "refuse", "cost"))
     parser.add_argument("--problems", default=",".join(PROBLEMS))
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--rates", type=int, default=len(DEFAULT_RATES))
     parser.add_argument("--out", type=Path, default=Path("lr_sweep_judged.jsonl"))
+    parser.add_argument(
+        "--judged", type=Path, default=Path("lr_sweep_judged.jsonl"), help="what ``again`` goes on from"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as directory:
         if options.what == "judge":
             judge(Path(directory), options.problems.split(","), options.seeds, options.out)
+        elif options.what == "again":
+            judge_again(Path(directory), options.problems.split(","), options.out)
         elif options.what == "refuse":
             refuse(Path(directory))
         else:
