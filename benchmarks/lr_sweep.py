@@ -5,9 +5,9 @@ seeds that the rule was not chosen on, and compares the rate with the lowest los
 recommendation of a sweep with the defaults. Rates whose loss is within 5 % of the lowest are told apart by nothing but
 the draw of the weights; both counts are shown. ``again`` trains once more what was judged, from other weights on other
 batches that no sweep has seen: how often the best of one training is the best of the other within a factor of two says
-how well a single one of 200 steps can judge at all, and the mean of both judges with half the noise. ``refuse`` gives
-it inputs out of scale, rates too low and rates too high. ``cost`` clocks the steps of a sweep and the whole of it,
-reading included, which a training has as well; the second ratio counts it with the steps.
+how well a single one of 200 steps can judge at all, and the mean over all of a problem judges with less noise.
+``refuse`` gives it inputs out of scale, rates too low and rates too high. ``cost`` clocks the steps of a sweep and the
+whole of it, reading included, which a training has as well; the second ratio counts it with the steps.
 Results are appended to ``--out`` as they come, and what is there already is not done again.
 """
 
@@ -116,16 +116,25 @@ def judge_again(directory: Path, names: list[str], judged: Path) -> None:
         if (name, seed) in done or name not in names:
             continue
         second = {f"{lr:g}": loss for lr, loss in trained(write_config(directory, name, seed), AGAIN).items()}
-        mean = {lr: (loss / min(first.values()) + second[lr] / min(second.values())) / 2 for lr, loss in first.items()}
-        best = {what: _best(losses) for what, losses in (("first", first), ("second", second), ("both", mean))}
-        found = {"problem": name, "seed": seed, "recommended": row["recommended"], "best": best, "losses": second}
+        found = {"problem": name, "seed": seed, "recommended": row["recommended"], "first": first, "second": second}
         known.append(found)
         _append(out, found)
     for name in PROBLEMS:
         own = [row for row in known if row["problem"] == name]
-        agree = sum(_close(row["best"]["second"], [row["best"]["first"]]) for row in own)
-        sweep = [sum(_close(row["recommended"], [row["best"][what]]) for row in own) for what in ("second", "both")]
-        print(f"| {name} | {len(own)} | {agree} | {sweep[0]} | {sweep[1]} |")
+        _tell_again(name, own)
+
+
+def _tell_again(name: str, rows: list[dict[str, Any]]) -> None:
+    """Print how many trainings agree with each other, how many sweeps with the second, and with all together."""
+    if not rows:
+        return
+    trainings = [row[which] for row in rows for which in ("first", "second")]
+    mean = {lr: sum(losses[lr] / min(losses.values()) for losses in trainings) / len(trainings) for lr in trainings[0]}
+    agree = sum(_close(_best(row["second"]), [_best(row["first"])]) for row in rows)
+    second = sum(_close(row["recommended"], [_best(row["second"])]) for row in rows)
+    together = sum(_close(row["recommended"], [_best(mean)]) for row in rows)
+    means = ", ".join(f"{lr}: {loss:.3f}" for lr, loss in mean.items())
+    print(f"| {name} | {len(rows)} | {agree} | {second} | {together} | {_best(mean):g} | {means} |")
 
 
 def _best(losses: dict[str, float]) -> float:
