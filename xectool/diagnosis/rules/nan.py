@@ -12,6 +12,7 @@ from xectool.diagnosis.cases.nan import NanCase, nan_cases, unsettled_overflows
 from xectool.diagnosis.cases.step import CaseRule, Weight
 from xectool.diagnosis.cause import Cause, Opinion
 from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.diagnosis.excluded import told_mended
 from xectool.findings import Severity
 
 MAX_OVERFLOW_SHARE: Final = 0.05  # F008
@@ -49,6 +50,10 @@ class NanRule(CaseRule[NanCase]):
         if case.over:
             lines.append(f"it ended that attempt; the run was resumed, and {case.over} steps since are finite")
         return tuple(lines)
+
+    def mended(self, case: NanCase) -> str:
+        """Return that all events that are bad by themselves are left out by now."""
+        return told_mended(case.evidence, case.named, case.last_attempt)
 
     def fix(self, case: NanCase) -> str:
         """Return the line that cures it."""
