@@ -160,6 +160,7 @@ def test_one_event_with_a_corrupted_truth(
     found = look(train(guards={"quarantine": quarantine}, training={"epochs": 5}))
     assert found.causes[0].code in codes
     assert any("entry 11" in line for line in found.causes[0].evidence)
+    assert "/train.root:tree:11]'" in found.causes[0].fix.partition("   # then train with --set 'data.exclude=[")[2]
 
 
 def corrupt(monkeypatch: pytest.MonkeyPatch, what: str, value: float) -> None:
@@ -219,7 +220,13 @@ def test_what_bad_events_did_is_a_note_once_the_run_goes_on_without_them(
         data = {"train_path": path, "exclude": list(names)}
         return look(train(guards=guards, training={"epochs": 6}, data=data, **options))
 
-    assert excluded(max_steps=15).causes[0].code == code
+    first = excluded(max_steps=15).causes[0]
+    assert first.code == code
+    # The network takes no number for a dead sensor: nothing has to be left out.
+    assert ("train.root:tree:11]" in first.fix) == (branch != "npho" or value != math.inf)
+    said = [line for line in first.evidence if line.startswith("also: energy: entry 11")]
+    assert all("train.root:tree:11]" in line for line in said)
+    assert bool(said) == (branch == "energyTruth")
     other = excluded("train.root:12", max_steps=20, resume="auto")
     assert other.causes[0].code == code
     found = excluded("train.root:12", "train.root:11", resume="auto")

@@ -1,17 +1,21 @@
-"""Events that the configuration of a run leaves out."""
+"""Events that the configuration of a run leaves out, and how those that a diagnosis names are told to it."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from xectool.config.data import DataConfig
-from xectool.config.left_out import entries_left_out
+from xectool.config.left_out import entries_left_out, leaving_out
 from xectool.diagnosis import fixes
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.files import train_files
 from xectool.diagnosis.evidence.incidents import identities
+from xectool.errors import in_shell
 from xectool.runlog.records import EventRecord
+
+MOST_EVENTS: Final = 16  # in a line to paste; more that are bad are no single events
 
 Identity = tuple[int, ...]
 
@@ -56,12 +60,21 @@ def still_there(evidence: Evidence, told: Sequence[EventRecord], role: str = "tr
     return list(told), together or said[0]
 
 
+def then_without(evidence: Evidence, events: Sequence[Identity], how: str = "then train with") -> str:
+    """Return what follows a command that looks at bad events: the option that leaves them out; empty for none."""
+    entries = _by_file(evidence, events, "train") if len(events) <= MOST_EVENTS else {}
+    told = [(file, entry) for file, found in entries.items() for entry in sorted(found)]
+    return f"   # {how} --set {in_shell(leaving_out(_data_of(evidence), *told))}" if told else ""
+
+
 def _attempt_of(evidence: Evidence, event: EventRecord) -> int:
     """Return the attempt that recorded what happened once."""
     return max((one.number for one in evidence.attempts if one.started <= event.time), default=0)
 
 
-def _by_file(evidence: Evidence, events: Sequence[Identity], role: str, attempt: int) -> dict[str, set[int]]:
+def _by_file(
+    evidence: Evidence, events: Sequence[Identity], role: str, attempt: int | None = None
+) -> dict[str, set[int]]:
     """Return the entries of events by file; nothing where the file of one is not known."""
     files, found = train_files(evidence.manifest, role, attempt), defaultdict[str, set[int]](set)
     for row in events:

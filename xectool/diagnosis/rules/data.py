@@ -13,7 +13,7 @@ from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.files import train_files
 from xectool.diagnosis.evidence.incidents import identities, mapping, number, whole
-from xectool.diagnosis.excluded import named_in, still_there
+from xectool.diagnosis.excluded import named_in, still_there, then_without
 from xectool.errors import counted
 from xectool.findings import Severity
 
@@ -215,7 +215,8 @@ class ImplausibleEvents(DiagnosisRule):
             evidence=(fixes.events_named(evidence, named), *(event.message for event in found[:3])),
             fix=fixes.check_files(evidence.run_dir, files)
             if whole_files
-            else fixes.train_again(evidence, "guards.on_input_scale=stop", name="without-them"),
+            else fixes.train_again(evidence, "guards.on_input_scale=stop", name="without-them")
+            + then_without(evidence, named, "or leave out what is named:"),
             severity=Severity.WARNING,
             step=1 if whole_files else max(1, found[0].step),
             symptom="implausible",

@@ -12,7 +12,7 @@ from xectool.diagnosis.cases.nan import NanCase, nan_cases, unsettled_overflows
 from xectool.diagnosis.cases.step import CaseRule, Weight
 from xectool.diagnosis.cause import Cause, Opinion
 from xectool.diagnosis.evidence.evidence import Evidence
-from xectool.diagnosis.excluded import told_mended
+from xectool.diagnosis.excluded import then_without, told_mended
 from xectool.findings import Severity
 
 MAX_OVERFLOW_SHARE: Final = 0.05  # F008
@@ -89,6 +89,10 @@ class NanFromData(NanRule):
         """Return that events which are known to be bad stay so, whatever attempts leave out."""
         known = bool(case.few_suspects or case.shared_events) or case.stage == "input"
         return Severity.ERROR if known else super().severity(case)
+
+    def fix(self, case: NanCase) -> str:
+        """Return the search for what is wrong with the events, and the option that leaves them out."""
+        return super().fix(case) + then_without(case.evidence, case.named)
 
     def weigh(self, case: NanCase) -> Weight:
         """Look for bad inputs, bad events, and the same events in every bad batch."""

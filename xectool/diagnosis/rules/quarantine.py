@@ -11,7 +11,7 @@ from xectool.diagnosis.cases.spike import spike_cases
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import identities
-from xectool.diagnosis.excluded import named_in, still_there
+from xectool.diagnosis.excluded import named_in, still_there, then_without
 from xectool.findings import Severity
 from xectool.runlog.records import EventRecord
 
@@ -57,7 +57,7 @@ class Quarantine(DiagnosisRule):
                 *(_at_step(evidence, event) for event in events[1:4]),
                 *([f"and at {len(events) - 4} more"] if len(events) > 4 else []),
             ),
-            fix=_look_at(evidence, code, files),
+            fix=_look_at(evidence, code, files) + then_without(evidence, named_in(events)),
             severity=Severity.WARNING,
             step=events[0].step,
             symptom=f"{LEFT_OUT}{events[0].step} {code}",

@@ -13,7 +13,7 @@ from xectool.diagnosis.cases.step import CaseRule, Weight
 from xectool.diagnosis.cause import Opinion
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import identities, number
-from xectool.diagnosis.excluded import told_mended
+from xectool.diagnosis.excluded import then_without, told_mended
 from xectool.diagnosis.rules.nan_state import moment_limit, state_damage
 from xectool.errors import counted
 from xectool.findings import Severity
@@ -105,9 +105,10 @@ class SpikeFromEvent(SpikeRule):
         if _stays(case):
             return fixes.check_named_files(case.evidence, "train")
         since, files = _left_out(case)
+        without = then_without(case.evidence, _at_fault(case))
         if since and files:
-            return fixes.check_files(case.evidence.run_dir, files)
-        return f"xectool diagnose replay {fixes.quoted(case.evidence)} --step {case.step} --counterfactuals"
+            return fixes.check_files(case.evidence.run_dir, files) + without
+        return f"xectool diagnose replay {fixes.quoted(case.evidence)} --step {case.step} --counterfactuals{without}"
 
 
 class SpikeFromLearningRate(SpikeRule):
