@@ -13,6 +13,7 @@ from xectool.diagnosis.cause import Cause, Diagnosis, DiagnosisRule, Opinion, Ru
 from xectool.diagnosis.consequences import may_lead
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.rules.averaged import AverageBeyondRun
+from xectool.diagnosis.rules.conventional import WorseThanConventional
 from xectool.diagnosis.rules.crash import CompileKilled, DiskFull, Failed, Hang, RecordDamaged, WorkerDead
 from xectool.diagnosis.rules.cuts import CutTooTight
 from xectool.diagnosis.rules.data import (
@@ -79,7 +80,7 @@ RULES: Final[tuple[DiagnosisRule, ...]] = (
     Stopped(), SavingHung(), Hang(), Killed(), RankDied(), RankRanOut(), RecordDamaged(), RanksDiffer(), UnevenRanks(),
     LoaderSlow(),
     CheckpointSlow(), Recompiling(), TrackerStalled(), LazyState(), Failed(), ClippingMostSteps(), CompileSuppressed(),
-    CudagraphSkipped(), Nondeterministic(), ZeroGradient(), AverageBeyondRun(),
+    CudagraphSkipped(), Nondeterministic(), ZeroGradient(), AverageBeyondRun(), WorseThanConventional(),
 )  # fmt: skip
 """All rules in the order of suspicion: data, input scale, loss domain, precision, then learning rate; the rest by
 how directly it ends a run."""
@@ -89,8 +90,9 @@ _COSTS_TIME: Final = frozenset({"XT-LOADER-SLOW", "XT-CKPT-SLOW", "XT-RECOMPILE"
 
 LEADING: Final = {
     AverageBeyondRun.code: "see the note on its averaged weights",
+    WorseThanConventional.code: "",  # its problem is short enough
 }
-"""Notes that the verdict of a sound run speaks of: what it has learned is not what is taken."""
+"""Notes that the verdict of a sound run speaks of: what it has learned is not what is taken, or not enough."""
 
 MOST_ALSO: Final = 5  # lines on further faults of one code
 
@@ -142,8 +144,8 @@ def verdict(causes: Sequence[Cause], evidence: Evidence, notes: Sequence[Cause] 
     if not steps:
         return f"nothing to judge: no step is on record ({evidence.status.state})"
     few = f"; fewer than {FEWEST_STEPS} do not tell whether it learns" if steps < FEWEST_STEPS else ""
-    leading = leading_note(notes)
-    first = f"; but {LEADING[leading.code]}" if leading else ""
+    leading = [LEADING[note.code] or note.problem.partition(":")[0] for note in notes if note.code in LEADING]
+    first = f"; but {' and '.join(leading)}" if leading else ""
     seen = f"{counted(steps, 'step')} ({evidence.status.state})"
     return f"healthy: nothing above a note in {seen}{few}{first}"
 
