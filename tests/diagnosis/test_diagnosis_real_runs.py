@@ -133,12 +133,9 @@ def test_truths_that_are_no_numbers_are_named_and_are_the_root_of_nothing(
     train: Train, events: Path, tmp_path: Path, lr: float
 ) -> None:
     """Such a run was called healthy, although its start had warned of them (DAT-16)."""
-    with uproot.open(events / "train.root") as file:
-        rows = {name: values.copy() for name, values in file["tree"].arrays(library="np").items()}
-    rows["uvwTruth"][11, 1], rows["energyTruth"][[7, 19]] = math.nan, math.nan
-    with TreeWriter(tmp_path / "t.root", {name: (v.dtype.str[1:], v.shape[1:]) for name, v in rows.items()}) as writer:
-        writer.extend(rows)
-    found = look(train(data={"train_path": str(tmp_path / "t.root")}, training={"epochs": 4, "lr": lr}))
+    others = {"uvwTruth": ((11, 1), math.nan), "energyTruth": ([7, 19], math.nan)}
+    path = with_other_numbers(events / "train.root", tmp_path / "t.root", **others)
+    found = look(train(data={"train_path": path}, training={"epochs": 4, "lr": lr}))
     codes = [cause.code for cause in found.causes if cause.severity is not Severity.INFO]
     assert codes[0] == "XT-NAN-DATA" if lr < 1 else codes[0] != "XT-NAN-DATA"
     (cause,) = (cause for cause in found.causes if cause.code == "XT-NAN-DATA")
@@ -159,18 +156,85 @@ def test_truths_that_are_no_numbers_are_named_and_are_the_root_of_nothing(
 def test_one_event_with_a_corrupted_truth(
     train: Train, monkeypatch: pytest.MonkeyPatch, value: float, task: str, quarantine: bool, codes: tuple[str, ...]
 ) -> None:
+    corrupt(monkeypatch, task, value)
+    found = look(train(guards={"quarantine": quarantine}, training={"epochs": 5}))
+    assert found.causes[0].code in codes
+    assert any("entry 11" in line for line in found.causes[0].evidence)
+    assert "/train.root:tree:11]'" in found.causes[0].fix.partition("   # then train with --set 'data.exclude=[")[2]
+
+
+def corrupt(monkeypatch: pytest.MonkeyPatch, what: str, value: float) -> None:
+    """Give the event of entry 11 another truth or weight whenever it is read."""
     epoch = EventLoader.epoch
 
     def corrupted(self: EventLoader, *args: Any) -> Any:
         for batch in epoch(self, *args):
-            target = batch.weight if task == "weight" else batch.targets[task]
+            target = batch.weight if what == "weight" else batch.targets[what]
             target[torch.from_numpy(batch.entry == 11)] = value
             yield batch
 
     monkeypatch.setattr(EventLoader, "epoch", corrupted)
-    found = look(train(guards={"quarantine": quarantine}, training={"epochs": 5}))
-    assert found.causes[0].code in codes
-    assert any("entry 11" in line for line in found.causes[0].evidence)
+
+
+def with_other_numbers(source: Path, path: Path, **others: tuple[Any, float]) -> str:
+    """Write a copy of a file with other numbers at some places of some branches, and return its name."""
+    with uproot.open(source) as file:
+        rows = {name: values.copy() for name, values in file["tree"].arrays(library="np").items()}
+    for name, (place, value) in others.items():
+        rows[name][place] = value
+    with TreeWriter(path, {name: (v.dtype.str[1:], v.shape[1:]) for name, v in rows.items()}) as writer:
+        writer.extend(rows)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("branch", "value", "guards", "code"),
+    [
+        ("energyTruth", 10.0, {}, "XT-SPIKE-EVENT"),
+        ("weight", math.inf, {"quarantine": False}, "XT-NAN-DATA"),
+        ("weight", math.inf, {}, "XT-NAN-DATA"),
+        ("npho", 1e7, {}, "XT-SPIKE-EVENT"),
+        ("npho", 1e7, {"on_input_scale": "warn"}, "XT-SPIKE-EVENT"),
+        ("npho", math.inf, {}, "XT-NAN-DATA"),
+    ],
+    ids=["spike", "skipped", "quarantined", "implausible", "let pass", "no reading"],
+)
+def test_what_bad_events_did_is_a_note_once_the_run_goes_on_without_them(
+    train: Train,
+    events: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    branch: str,
+    value: float,
+    guards: dict[str, Any],
+    code: str,
+) -> None:
+    path = str(events / "train.root")
+    if branch == "weight":
+        corrupt(monkeypatch, branch, value)
+    else:
+        place: Any = (11, slice(40)) if branch == "npho" else 11
+        path = with_other_numbers(events / "train.root", tmp_path / "train.root", **{branch: (place, value)})
+
+    def excluded(*names: str, **options: Any) -> Diagnosis:
+        data = {"train_path": path, "exclude": list(names)}
+        return look(train(guards=guards, training={"epochs": 6}, data=data, **options))
+
+    first = excluded(max_steps=15).causes[0]
+    assert first.code == code
+    # The network takes no number for a dead sensor: nothing has to be left out.
+    assert ("train.root:tree:11]" in first.fix) == (branch != "npho" or value != math.inf)
+    said = [line for line in first.evidence if line.startswith("also: energy: entry 11")]
+    assert all("train.root:tree:11]" in line for line in said)
+    assert bool(said) == (branch == "energyTruth")
+    other = excluded("train.root:12", max_steps=20, resume="auto")
+    assert other.causes[0].code == code
+    found = excluded("train.root:12", "train.root:11", resume="auto")
+    assert [cause.code for cause in found.causes] == []
+    note = next(note for note in found.notes if note.code == code)
+    assert "; mended: attempt 3 leaves it out (data.exclude)" in note.problem
+    assert "entry 11" in note.problem
+    assert note.fix == ""
 
 
 @pytest.mark.parametrize(("number", "said"), [(signal.SIGKILL, "SIGKILL, out of memory"), (signal.SIGBUS, "Bus error")])

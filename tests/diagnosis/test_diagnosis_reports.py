@@ -270,6 +270,22 @@ def test_an_interrupted_run_is_no_fault_and_goes_on(course: Any, write_run: Writ
     assert status_report(run).next == f"xectool diagnose run {run}"
 
 
+def test_clipping_that_does_no_harm_has_no_line_that_changes_it(course: Any, write_run: Write) -> None:
+    run = course()
+    for step in range(1, run.steps + 1):
+        run.at(step, clip_coef=0.5)
+    found = engine.diagnose.run(write_run(run))
+    assert [(note.code, note.fix) for note in found.notes] == [("XT-GRAD-CLIP", "")]
+    assert found.next == ""
+
+
+def test_a_long_average_is_the_next_thing_to_mend(course: Any, write_run: Write) -> None:
+    """The verdict said "see the note", and `Next` that there is nothing to do."""
+    found = engine.diagnose.run(write_run(course(steps=160, floor=0.1, config={"training": {"ema_decay": 0.999}})))
+    assert "averaged weights" in found.verdict
+    assert found.next.endswith("--set training.ema_decay=auto")
+
+
 def test_what_a_status_does_not_know_is_a_dash(course: Any, write_run: Write) -> None:
     report = status_report(write_run(course(steps=0, end="killed")))
     assert not math.isfinite(report.ranks[0].steps_per_s)

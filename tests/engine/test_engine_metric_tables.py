@@ -45,8 +45,8 @@ def test_no_metric_is_left_out_nor_shown_twice() -> None:
 
 
 def test_the_headlines_of_training_and_prediction_are_the_same() -> None:
+    from xectool.config.tasks import HEADLINE_METRICS
     from xectool.engine.training_run.result import TrainResult
-    from xectool.tasks.residuals import HEADLINE_METRICS
 
     metrics = dict.fromkeys(HEADLINES, 1.0)
     assert [list(row) for row in TrainResult("r", "finished", metrics=metrics).headline_rows()] == tables_of(metrics)[

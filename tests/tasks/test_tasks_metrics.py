@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 from xectool.config.load import config_from_dict
-from xectool.config.tasks import TASK_NAMES, TASK_WIDTHS, TaskConfig
+from xectool.config.tasks import HEADLINE_METRICS, TASK_NAMES, TASK_WIDTHS, TaskConfig
 from xectool.data.batch import EventBatch
 from xectool.models import build_model
 from xectool.rootio.reader import EventFile
+from xectool.runlog.conventional import conventional
 from xectool.runlog.metrics import with_unit
 from xectool.tasks import build_task
 from xectool.tasks.balance import UncertaintyBalance
-from xectool.tasks.conventional_metrics import conventional
 from xectool.tasks.regression import RegressionTask
-from xectool.tasks.residuals import HEADLINE_METRICS, headline, residual_columns, task_metrics
+from xectool.tasks.residuals import headline, residual_columns, task_metrics
 
 MakeTask = Callable[..., RegressionTask]
 MakeBatch = Callable[..., EventBatch]

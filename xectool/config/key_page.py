@@ -5,20 +5,41 @@ from __future__ import annotations
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from xectool.config.keys import MOVED, Key, keys_of
 from xectool.config.root import KINDS
 from xectool.config.serialize import inline_yaml
+from xectool.errors import in_shell
 
 _NOTHING = ("null", "''", "[]", "{}")
 _EXAMPLES = {
     "checkpoint.init_from": "PATH",
     "checkpoint.resume_from": "PATH",
+    "checkpoint.save_steps": "1000",
+    "data.cache_limit_gb": "100",
+    "data.exclude": "[train.root:17, train.root:42]",
+    "data.fiducial.w_max": "10",
+    "data.prefetch_factor": "4",
     "data.train_path": "train.root",
     "data.val_path": "val.root",
     "export.onnx": "model.onnx",
+    "guards.disable": "[G06]",
+    "guards.hang_abort_s": "1800",
+    "mlflow.run_name": "first",
+    "mlflow.tracking_uri": "http://localhost:5000",
+    "model.dim_feedforward": "1024",
+    "model.mask_patterns.files": "[run.root]",
+    "model.mask_patterns.origins": "[dead.txt]",
+    "model.mask_patterns.runs": "[430000]",
+    "model.mask_patterns.sensors": "[[17, 4092], [17]]",
+    "model.outer_fine_pool": "[5, 3]",
+    "model.sensor_positions_file": "positions.txt",
+    "training.early_stop_patience": "10",
     "training.max_lr": "3e-4",
+    "training.time.npho_threshold": "50",
+    "validation.batch_size": "64",
+    "validation.max_events": "10000",
 }
 
 
@@ -91,7 +112,8 @@ def _key_lines(first: Key, keys: Mapping[str, Key]) -> Iterator[str]:
     if allowed:
         yield f"Allowed: {', '.join(allowed)}"
     default = next(iter(defaults.values()))
-    yield f"    --set {first.dotted}={default if default not in _NOTHING else _example(first, allowed)}"
+    value = default if default not in _NOTHING else _example(first, allowed)
+    yield f"    --set {in_shell(f'{first.dotted}={value}')}"
 
 
 def _example(key: Key, allowed: tuple[str, ...]) -> str:
@@ -109,6 +131,8 @@ def allowed_values(annotation: Any) -> tuple[str, ...]:
     """
     if get_origin(annotation) is Literal:
         return tuple(value if isinstance(value, str) else inline_yaml(value) for value in get_args(annotation))
+    if get_origin(annotation) is Annotated:
+        return allowed_values(get_args(annotation)[0])
     if annotation is bool:
         return ("true", "false")
     if get_origin(annotation) in (Union, types.UnionType):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator
 
@@ -26,6 +26,15 @@ TRUTH_BRANCHES = MappingProxyType(
         "n_gamma": "nGammaTruth",
     }
 )
+HEADLINE_METRICS: Final = {
+    "angle": "angle_resolution_68pct",
+    "energy": "energy_res_68pct",
+    "timing": "timing_res_68pct",
+    "uvwFI": "uvw_dist_68pct",
+    "angleVec": "angleVec_resolution_68pct",
+    "n_gamma": "n_gamma_res_68pct",
+}
+"""The one metric that says how good a task is; conventional estimators are compared on it."""
 RegressionLoss = Literal[
     "smooth_l1", "huber", "l1", "mse", "l2",
     "relative_l1", "relative_smooth_l1", "relative_mse", "relative_l2",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from xectool.findings import Finding, Severity
@@ -40,6 +40,12 @@ class Cause:
     step: int = 0
     symptom: str = ""
     follows: str = ""
+
+    def after(self, mended: str) -> Cause:
+        """Return the cause as a note without a line to paste, where it is told to be mended; else as it is."""
+        if not mended:
+            return self
+        return replace(self, problem=f"{self.problem}; {mended}", fix="", severity=Severity.INFO)
 
     def finding(self, where: str) -> Finding:
         """Return the cause as a finding about ``where``."""

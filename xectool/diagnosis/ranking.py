@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from xectool.diagnosis.cases.averaged import average_beyond_run
 from xectool.diagnosis.cases.plateau import FEWEST_STEPS
 from xectool.diagnosis.cause import Cause, Diagnosis, DiagnosisRule, Opinion, RuledOut, in_one_line
 from xectool.diagnosis.consequences import may_lead
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.rules.averaged import AverageBeyondRun
+from xectool.diagnosis.rules.conventional import WorseThanConventional
 from xectool.diagnosis.rules.crash import CompileKilled, DiskFull, Failed, Hang, RecordDamaged, WorkerDead
 from xectool.diagnosis.rules.cuts import CutTooTight
 from xectool.diagnosis.rules.data import (
@@ -80,13 +80,19 @@ RULES: Final[tuple[DiagnosisRule, ...]] = (
     Stopped(), SavingHung(), Hang(), Killed(), RankDied(), RankRanOut(), RecordDamaged(), RanksDiffer(), UnevenRanks(),
     LoaderSlow(),
     CheckpointSlow(), Recompiling(), TrackerStalled(), LazyState(), Failed(), ClippingMostSteps(), CompileSuppressed(),
-    CudagraphSkipped(), Nondeterministic(), ZeroGradient(), AverageBeyondRun(),
+    CudagraphSkipped(), Nondeterministic(), ZeroGradient(), AverageBeyondRun(), WorseThanConventional(),
 )  # fmt: skip
 """All rules in the order of suspicion: data, input scale, loss domain, precision, then learning rate; the rest by
 how directly it ends a run."""
 
 _COSTS_TIME: Final = frozenset({"XT-LOADER-SLOW", "XT-CKPT-SLOW", "XT-RECOMPILE", "XT-DB-LOCKED", "XT-TRACKER-DOWN"})
 """What makes a run slow and leads to nothing else comes after whatever ended or spoiled it."""
+
+LEADING: Final = {
+    AverageBeyondRun.code: "see the note on its averaged weights",
+    WorseThanConventional.code: "",  # its problem is short enough
+}
+"""Notes that the verdict of a sound run speaks of: what it has learned is not what is taken, or not enough."""
 
 MOST_ALSO: Final = 5  # lines on further faults of one code
 
@@ -109,7 +115,7 @@ def diagnose(evidence: Evidence, rules: Sequence[DiagnosisRule] = RULES) -> Diag
     ranked = rank(opinions, [rule.code for rule in rules])
     causes = tuple(cause for cause in ranked if cause.severity is not Severity.INFO)
     notes = tuple(cause for cause in ranked if cause.severity is Severity.INFO)
-    return Diagnosis(verdict(causes, evidence), causes, notes, tuple(ran), skipped)
+    return Diagnosis(verdict(causes, evidence, notes), causes, notes, tuple(ran), skipped)
 
 
 def _asked(rule: DiagnosisRule, evidence: Evidence) -> list[Opinion]:
@@ -130,17 +136,23 @@ def _asked(rule: DiagnosisRule, evidence: Evidence) -> list[Opinion]:
         return [defect]
 
 
-def verdict(causes: Sequence[Cause], evidence: Evidence) -> str:
-    """Return the answer in one line."""
+def verdict(causes: Sequence[Cause], evidence: Evidence, notes: Sequence[Cause] = ()) -> str:
+    """Return the answer in one line, of a sound run with the note that it leads to."""
     if causes:
         return f"{causes[0].code}: {in_one_line(causes)}"
     steps = evidence.steps.seen
     if not steps:
         return f"nothing to judge: no step is on record ({evidence.status.state})"
     few = f"; fewer than {FEWEST_STEPS} do not tell whether it learns" if steps < FEWEST_STEPS else ""
-    first = "; but see the note on its averaged weights" if average_beyond_run(evidence) else ""
+    leading = [LEADING[note.code] or note.problem.partition(":")[0] for note in notes if note.code in LEADING]
+    first = f"; but {' and '.join(leading)}" if leading else ""
     seen = f"{counted(steps, 'step')} ({evidence.status.state})"
     return f"healthy: nothing above a note in {seen}{few}{first}"
+
+
+def leading_note(notes: Sequence[Cause]) -> Cause | None:
+    """Return the note that a sound run leads to, whose line is the next one to run; None where none does."""
+    return next((note for note in notes if note.code in LEADING), None)
 
 
 def rank(opinions: Iterable[Opinion], suspicion: Sequence[str]) -> list[Cause]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from xectool.config.model import FACE_NAMES
+from xectool.runlog.conventional import PREFIX, conventional
 from xectool.runlog.metrics import Named, find_metric, metric_names, with_unit
-from xectool.tasks.conventional_metrics import PREFIX, conventional
 
 HEADLINES: Final = (
     "val/loss",

@@ -26,10 +26,10 @@ from xectool.errors import ConfigError, DiskError, duration
 from xectool.report.curves import draw_learning_curves
 from xectool.report.run_page import PageCause, PagePicture, PageTable, RunPage, picture, pictures, render
 from xectool.report.step_curves import StepCourse, draw_steps
+from xectool.runlog.conventional import conventional
 from xectool.runlog.metrics import with_unit
 from xectool.runlog.reader import Lineage, RunReader
 from xectool.runlog.records import EpochRecord, is_routine
-from xectool.tasks.conventional_metrics import conventional
 
 REPORT_NAME: Final = "report.html"
 PARTS: Final = ("data_wait", "transfer", "forward", "backward", "optimizer", "checkpoint", "log")

@@ -203,8 +203,8 @@ def _measured(sides: Sequence[_Side]) -> tuple[list[RunDifference], int, str]:
     if lacking:
         return [], 0, f"no {PREDICTIONS} of {', '.join(lacking)}, which a training writes at its end"
     # torch and uproot, which the rest does without
+    from xectool.config.tasks import HEADLINE_METRICS
     from xectool.report.predictions import PredictionFile
-    from xectool.tasks.residuals import HEADLINE_METRICS
 
     with ExitStack() as stack:
         files = [stack.enter_context(PredictionFile(path)) for path in paths]

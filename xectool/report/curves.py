@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from xectool.config.tasks import HEADLINE_METRICS
 from xectool.detector.faces import FACES
 from xectool.report.style import (
     BLUE,
@@ -28,8 +29,7 @@ from xectool.report.style import (
     save,
 )
 from xectool.report.written import Written
-from xectool.tasks.conventional_metrics import conventional
-from xectool.tasks.residuals import HEADLINE_METRICS
+from xectool.runlog.conventional import conventional
 
 
 @dataclass(frozen=True)

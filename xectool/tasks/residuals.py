@@ -10,22 +10,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
+from xectool.config.tasks import HEADLINE_METRICS
 from xectool.tasks.directions import one_minus_cosine, opening_angle_deg, vector_angle_deg, wrap_deg
 
 Columns = dict[str, np.ndarray]
 Metrics = dict[str, float]
 
 CONTAINED_PERCENT = 68.0
-
-#: The one metric that says how good a task is; conventional estimators are compared on it.
-HEADLINE_METRICS = {
-    "angle": "angle_resolution_68pct",
-    "energy": "energy_res_68pct",
-    "timing": "timing_res_68pct",
-    "uvwFI": "uvw_dist_68pct",
-    "angleVec": "angleVec_resolution_68pct",
-    "n_gamma": "n_gamma_res_68pct",
-}
 
 
 def residual_columns(

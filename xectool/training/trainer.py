@@ -224,7 +224,7 @@ class Trainer:
 
     def _tell_of_reading(self, sample: str, found: InvalidReading) -> None:
         code, of = None if found.is_no_number else "", "" if sample == "train" else "validation"
-        self.reporter.event("invalid_npho", found.line, code=code, of=of, sample=sample)
+        self.reporter.event("invalid_npho", found.line, code=code, of=of, sample=sample, events=[found.event])
 
     def _finish_epoch(self, progress: Progress) -> None:
         config, epoch, stats = self.parts.config, progress.epoch, progress.stats

@@ -132,6 +132,15 @@ class NanCase(StepCase):
         """Whether some events are bad by themselves and most are not."""
         return 0 < len(self.suspects) <= max(1, self.num_events // 2)
 
+    @property
+    def named(self) -> tuple[tuple[int, ...], ...]:
+        """Events that are bad by themselves, where others are not.
+
+        The look at a batch tries its events one by one: those that only came again may have met by chance.
+        """
+        chance = self.before.grew or (bool(self.triage.cause) and not self.suspects)
+        return self.suspects if self.few_suspects else () if chance else self.shared_events
+
     @cached_property
     def outliers(self) -> tuple[str, ...]:
         """What sets the events that are bad by themselves apart, but for what the loss cannot take anyway."""

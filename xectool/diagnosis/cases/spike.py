@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Final
 
@@ -34,13 +34,22 @@ TAIL_FACTOR: Final = 100.0  # and none of them by more than this
 
 @dataclass(frozen=True)
 class SpikeCase(StepCase):
-    """A group of neighbouring steps whose loss is far above the steps before."""
+    """A group of neighbouring steps whose loss is far above the steps before.
+
+    Attributes:
+        level: What was normal before.
+        at_start: Whether the loss explodes from the start.
+        epochs_with_one: Epochs in a row with one jump each.
+        num_cases: Jumps of the run.
+        tail: Whether the run only meets the tail of a distribution.
+    """
 
     other_kind: ClassVar[str] = "nonfinite"
     level: float
     at_start: bool
     epochs_with_one: int
     num_cases: int
+    tail: bool = False
 
     @property
     def symptom(self) -> str:
@@ -207,13 +216,14 @@ def spike_cases(evidence: Evidence) -> list[SpikeCase]:
     found = [(rows, at_start) for rows, at_start in found if not of_another_objective(evidence, int(rows[0]))]
     found = [(rows, at_start) for rows, at_start in found if at_start or not by_mask(evidence, rows)]
     one_each = _epochs_with_one(steps, high)
-    return [
+    cases = [
         SpikeCase(evidence, rows, _level(evidence, rows, at_start), at_start, one_each, len(found))
         for rows, at_start in found[:MAX_CASES]
     ]
+    return [replace(case, tail=True) for case in cases] if _from_a_tail(cases) else cases
 
 
-def from_a_tail(cases: Sequence[SpikeCase]) -> bool:
+def _from_a_tail(cases: Sequence[SpikeCase]) -> bool:
     """Return whether a run only meets the tail of a distribution: several events, none by much, each over at once."""
     if not cases:
         return False

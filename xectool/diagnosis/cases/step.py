@@ -66,6 +66,11 @@ class StepCase:
             return None
         return self.step - attempt.resumed_after
 
+    @property
+    def last_attempt(self) -> int:
+        """The attempt of its last step."""
+        return int(self.evidence.steps.attempt[self.rows[-1]])
+
     @cached_property
     def incident(self) -> Incident | None:
         """The first incident folder of one of its steps; of the ranks' folders one that names events at fault."""
@@ -132,13 +137,17 @@ class CaseRule(DiagnosisRule, Generic[Case]):
     def fix(self, case: Case) -> str:
         """Return the line that cures it."""
 
+    def mended(self, case: Case) -> str:
+        """Return that a later attempt goes on without what it comes from; empty where none does."""
+        return ""
+
     def opinion(self, case: Case, severity: Severity = Severity.ERROR) -> Opinion:
         """Return what speaks for this cause, or that it is ruled out."""
         own, lines = self.weigh(case)
         confidence = self.with_triage(case, own)
         if confidence < NAMED_FROM:
             return RuledOut(self.code, case.symptom, lines[0] if lines else "nothing speaks for it")
-        return Cause(
+        cause = Cause(
             code=self.code,
             confidence=round(confidence, 2),
             problem=self.describe(case),
@@ -148,3 +157,4 @@ class CaseRule(DiagnosisRule, Generic[Case]):
             step=case.step,
             symptom=case.symptom,
         )
+        return cause.after(self.mended(case))

@@ -81,10 +81,17 @@ def setting(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
     return value
 
 
-def train_files(manifest: Mapping[str, Any], role: str = "train") -> tuple[str, ...]:
-    """Return the files of a role (``train``, ``val``) by their index, of the last attempt, named with their tree."""
-    entries = manifest.get("attempts") or []
-    files = entries[-1].get("data_files", []) if entries and isinstance(entries[-1], Mapping) else []
+def train_files(manifest: Mapping[str, Any], role: str = "train", attempt: int | None = None) -> tuple[str, ...]:
+    """Return the files of a role (``train``, ``val``) by their index, named with their tree.
+
+    Args:
+        manifest: With what the run was trained.
+        role: What the files are for.
+        attempt: The attempt whose files they are; None for the last.
+    """
+    known = [one for one in manifest.get("attempts") or [] if isinstance(one, Mapping)]
+    entries = [one for one in known if attempt is None or one.get("attempt") == attempt]
+    files = entries[-1].get("data_files", []) if entries else []
     return tuple(_name(item) for item in files if isinstance(item, Mapping) and item.get("role") == role)
 
 

@@ -13,6 +13,7 @@ from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.files import train_files
 from xectool.diagnosis.evidence.incidents import identities, mapping, number, whole
+from xectool.diagnosis.excluded import named_in, still_there, then_without
 from xectool.errors import counted
 from xectool.findings import Severity
 
@@ -144,9 +145,10 @@ class InvalidReadings(DiagnosisRule):
         """Report them; other photon numbers below the domain of a scheme are noise of the baseline."""
         for sample, name in (("train", "training"), ("val", "validation")):
             told = (event for event in evidence.of("invalid_npho") if event.data.get("sample", "train") == sample)
-            found = [event for event in told if _is_no_reading(event.message)]
+            bad = [event for event in told if _is_no_reading(event.message)]
+            found, mended = still_there(evidence, bad, sample)
             if found:
-                yield Cause(
+                cause = Cause(
                     code=self.code,
                     confidence=0.85,
                     problem=f"numbers in the {name} files are NaN, infinite or beyond 1e10; the network takes them for "
@@ -157,6 +159,7 @@ class InvalidReadings(DiagnosisRule):
                     step=max(1, found[0].step),
                     symptom=READINGS if sample == "train" else VALIDATED_READINGS,
                 )
+                yield cause.after(mended)
 
         yield from self._no_truth(evidence)
 
@@ -197,26 +200,28 @@ class ImplausibleEvents(DiagnosisRule):
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Report what a guard named and let pass."""
         told = evidence.of("implausible_event")
-        found = [event for event in told if event.data.get("action") == "record"]
+        found, mended = still_there(evidence, [event for event in told if event.data.get("action") == "record"])
         if not found:
             return
-        named = [identity for event in found for identity in identities(event.data.get("events"))]
+        named = named_in(found)
         # Where it may leave them out, there were more than it may: a file in another unit, and no single events.
         count = sum(len(identities(event.data.get("events"))) for event in told)
         whole_files = evidence.setting("guards.on_input_scale", "stop") == "stop" and count > SINGLE_EVENTS
         files = sorted({str(file) for event in found for file in event.data.get("files") or ()})
-        yield Cause(
+        cause = Cause(
             code="XT-INPUT-SCALE" if whole_files else self.code,
             confidence=0.85,
             problem=f"{len(named)} events cannot be: {found[0].message}",
             evidence=(fixes.events_named(evidence, named), *(event.message for event in found[:3])),
             fix=fixes.check_files(evidence.run_dir, files)
             if whole_files
-            else fixes.train_again(evidence, "guards.on_input_scale=stop", name="without-them"),
+            else fixes.train_again(evidence, "guards.on_input_scale=stop", name="without-them")
+            + then_without(evidence, named, "or leave out what is named:"),
             severity=Severity.WARNING,
             step=1 if whole_files else max(1, found[0].step),
             symptom="implausible",
         )
+        yield cause.after(mended)
 
 
 def _is_no_reading(message: str) -> bool:

@@ -30,7 +30,6 @@ from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import mapping, number
 from xectool.diagnosis.evidence.statistics import median
-from xectool.diagnosis.gradient_bands import suggested_clip
 from xectool.findings import Severity
 
 ADAM_EPS: Final = 1e-8
@@ -204,7 +203,6 @@ class ClippingMostSteps(DiagnosisRule):
             confidence=0.9,
             problem=f"{np.mean(coefficients < 1):.0%} of the steps are clipped (median norm {median(norms):.3g})",
             evidence=("clipping keeps the direction, and AdamW divides by the size: this alone does no harm",),
-            fix=fixes.train_again(evidence, f"training.grad_clip={suggested_clip(norms):.3g}", name="clip"),
             severity=Severity.INFO,
             step=1,
             symptom="clipping",

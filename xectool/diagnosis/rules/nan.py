@@ -12,6 +12,7 @@ from xectool.diagnosis.cases.nan import NanCase, nan_cases, unsettled_overflows
 from xectool.diagnosis.cases.step import CaseRule, Weight
 from xectool.diagnosis.cause import Cause, Opinion
 from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.diagnosis.excluded import then_without, told_mended
 from xectool.findings import Severity
 
 MAX_OVERFLOW_SHARE: Final = 0.05  # F008
@@ -50,6 +51,10 @@ class NanRule(CaseRule[NanCase]):
             lines.append(f"it ended that attempt; the run was resumed, and {case.over} steps since are finite")
         return tuple(lines)
 
+    def mended(self, case: NanCase) -> str:
+        """Return that all events that are bad by themselves are left out by now."""
+        return told_mended(case.evidence, case.named, case.last_attempt)
+
     def fix(self, case: NanCase) -> str:
         """Return the line that cures it."""
         return fixes.nan_batch(case.evidence)
@@ -84,6 +89,10 @@ class NanFromData(NanRule):
         """Return that events which are known to be bad stay so, whatever attempts leave out."""
         known = bool(case.few_suspects or case.shared_events) or case.stage == "input"
         return Severity.ERROR if known else super().severity(case)
+
+    def fix(self, case: NanCase) -> str:
+        """Return the search for what is wrong with the events, and the option that leaves them out."""
+        return super().fix(case) + then_without(case.evidence, case.named)
 
     def weigh(self, case: NanCase) -> Weight:
         """Look for bad inputs, bad events, and the same events in every bad batch."""

@@ -11,6 +11,7 @@ from xectool.diagnosis.cases.spike import spike_cases
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import identities
+from xectool.diagnosis.excluded import named_in, still_there, then_without
 from xectool.findings import Severity
 from xectool.runlog.records import EventRecord
 
@@ -37,16 +38,16 @@ class Quarantine(DiagnosisRule):
         for event in evidence.of("quarantine"):
             if event.step not in explained:
                 groups.setdefault(_code_of(_reason(event), self.code), []).append(event)
-        for code, events in groups.items():
-            yield self._of_one_cause(evidence, code, events)
+        for code, told in groups.items():
+            yield self._of_one_cause(evidence, code, *still_there(evidence, told))
 
-    def _of_one_cause(self, evidence: Evidence, code: str, events: list[EventRecord]) -> Cause:
+    def _of_one_cause(self, evidence: Evidence, code: str, events: list[EventRecord], mended: str) -> Cause:
         reason = _reason(events[0])
         why = _said_of(evidence, events[0]) or _WORDS.get(reason, reason)
         named = identities(events[0].data.get("events"))
-        count = len({identity for event in events for identity in identities(event.data.get("events"))})
+        count = len(named_in(events))
         files = [str(path) for event in events for path in event.data.get("files") or ()]
-        return Cause(
+        cause = Cause(
             code=code,
             confidence=0.9,
             problem=f"{_from(events)}: {_count(count)} left out of the run: {why}",
@@ -56,11 +57,12 @@ class Quarantine(DiagnosisRule):
                 *(_at_step(evidence, event) for event in events[1:4]),
                 *([f"and at {len(events) - 4} more"] if len(events) > 4 else []),
             ),
-            fix=_look_at(evidence, code, files),
+            fix=_look_at(evidence, code, files) + then_without(evidence, named_in(events)),
             severity=Severity.WARNING,
             step=events[0].step,
             symptom=f"{LEFT_OUT}{events[0].step} {code}",
         )
+        return cause.after(mended)
 
 
 def _reason(event: EventRecord) -> str:

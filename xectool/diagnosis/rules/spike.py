@@ -7,12 +7,13 @@ from typing import Final
 
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cases.growth import HIGH_LR, LARGEST_INPUT, LOOK_BACK, LR_JUMP
-from xectool.diagnosis.cases.spike import SpikeCase, from_a_tail, spike_cases
+from xectool.diagnosis.cases.spike import SpikeCase, spike_cases
 from xectool.diagnosis.cases.start import SPIKE_FACTOR
 from xectool.diagnosis.cases.step import CaseRule, Weight
 from xectool.diagnosis.cause import Opinion
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import identities, number
+from xectool.diagnosis.excluded import then_without, told_mended
 from xectool.diagnosis.rules.nan_state import moment_limit, state_damage
 from xectool.errors import counted
 from xectool.findings import Severity
@@ -32,11 +33,9 @@ class SpikeRule(CaseRule[SpikeCase]):
 
     def look(self, evidence: Evidence) -> Iterator[Opinion]:
         """Weigh this cause for each jump of the loss."""
-        cases = spike_cases(evidence)
-        tail = from_a_tail(cases)
-        for case in cases:
+        for case in spike_cases(evidence):
             usual = Severity.WARNING if case.recovered else Severity.ERROR
-            yield self.opinion(case, Severity.INFO if tail else usual)
+            yield self.opinion(case, Severity.INFO if case.tail else usual)
 
     def describe(self, case: SpikeCase) -> str:
         """Return the problem with the height of the jump."""
@@ -65,12 +64,8 @@ class SpikeFromEvent(SpikeRule):
         """Look for suspects, for one narrow jump without growth before it, and for one jump an epoch."""
         lasts = case.duration > _LASTING
         if case.suspects and not case.grew:
-            if case.raised is not None and case.step - case.raised.step <= _AFTER_RISE:
-                return 0.6, ["the rate had been raised just before, which makes any event stand out"]
-            if case.rate_too_high:
-                return 0.6, ["at this rate other events stand out each time, or the loss stays high without them"]
-            if lasts:
-                return 0.6, [f"the loss stayed high for {counted(case.duration, 'step')}, without these events"]
+            if doubt := _doubt(case):
+                return 0.6, [doubt]
             since, _ = _left_out(case)
             gone = [f"left out of the run since step {since}"] if since else []
             return 0.92, [f"largest losses: {fixes.events_named(case.evidence, case.suspects)}", *gone]
@@ -101,14 +96,19 @@ class SpikeFromEvent(SpikeRule):
         """Return the problem; a loss that stays high for long does so by many events, such as those of one file."""
         return super().describe(case).replace(self.problem, MANY) if _stays(case) else super().describe(case)
 
+    def mended(self, case: SpikeCase) -> str:
+        """Return that all events that are to blame are left out by now, and the loss is what it was."""
+        return told_mended(case.evidence, _at_fault(case), case.last_attempt) if case.recovered else ""
+
     def fix(self, case: SpikeCase) -> str:
         """Return the replay that names the events, or the look at the files of many or of those left out since."""
         if _stays(case):
             return fixes.check_named_files(case.evidence, "train")
         since, files = _left_out(case)
+        without = then_without(case.evidence, _at_fault(case))
         if since and files:
-            return fixes.check_files(case.evidence.run_dir, files)
-        return f"xectool diagnose replay {fixes.quoted(case.evidence)} --step {case.step} --counterfactuals"
+            return fixes.check_files(case.evidence.run_dir, files) + without
+        return f"xectool diagnose replay {fixes.quoted(case.evidence)} --step {case.step} --counterfactuals{without}"
 
 
 class SpikeFromLearningRate(SpikeRule):
@@ -224,6 +224,21 @@ class SpikeFromResume(SpikeRule):
     def fix(self, case: SpikeCase) -> str:
         """Return the continuation from the best checkpoint, another file than the one that was resumed."""
         return fixes.continue_from_best(case.evidence, step=max(1, case.resume.step if case.resume else case.step))
+
+
+def _doubt(case: SpikeCase) -> str:
+    """Return what else makes events stand out, or the loss high without them; empty for nothing."""
+    if case.raised is not None and case.step - case.raised.step <= _AFTER_RISE:
+        return "the rate had been raised just before, which makes any event stand out"
+    if case.rate_too_high:
+        return "at this rate other events stand out each time, or the loss stays high without them"
+    lasts = case.duration > _LASTING
+    return f"the loss stayed high for {counted(case.duration, 'step')}, without these events" if lasts else ""
+
+
+def _at_fault(case: SpikeCase) -> tuple[tuple[int, ...], ...]:
+    """Return the events that are to blame; none where they are how the data are distributed."""
+    return () if case.tail or case.grew or (case.suspects and _doubt(case)) else case.suspects
 
 
 def _left_out(case: SpikeCase) -> tuple[int, list[str]]:

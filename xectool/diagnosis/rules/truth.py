@@ -11,7 +11,8 @@ from xectool.detector.truth_ranges import likely_unit, told_never_filled
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
-from xectool.diagnosis.evidence.incidents import mapping, number
+from xectool.diagnosis.evidence.incidents import mapping, number, whole
+from xectool.diagnosis.excluded import then_without
 from xectool.diagnosis.rules.data import SINGLE_EVENTS, file_of
 from xectool.diagnosis.rules.inputs import check_beside
 from xectool.findings import Severity
@@ -193,6 +194,7 @@ class ImpossibleTruth(DiagnosisRule):
         shown = [*single.items(), *empty.items()]
         if not shown or not num_train > 0:
             return
+        alone = all(_count(told) == 1 for _, told in shown)  # of several only the first is told
         problems = [_told_impossible(evidence, *one, is_mark=one[0] in marks) for one in single.items()]
         problems += [told_never_filled(task, _count(told), int(num_train)) for task, told in empty.items()]
         yield Cause(
@@ -206,7 +208,8 @@ class ImpossibleTruth(DiagnosisRule):
                     for name, told in empty.items()
                 ),
             ),
-            fix=fixes.check_files(evidence.run_dir, [file_of(evidence, told) for _, told in shown]),
+            fix=fixes.check_files(evidence.run_dir, [file_of(evidence, told) for _, told in shown])
+            + (then_without(evidence, [_place(told) for _, told in shown]) if alone else ""),
             severity=Severity.WARNING,
             step=1,
             symptom="impossible truth",
@@ -221,6 +224,10 @@ def _told_impossible(evidence: Evidence, task: str, told: Mapping[str, Any], *, 
         return problem
     others = int(number(told.get("same"))) - 1
     return f"{problem}, as {others} others: a mark of unknown truth that is neither NaN nor 1e10"
+
+
+def _place(told: Mapping[str, Any]) -> tuple[int, int]:
+    return whole(told.get("file"), -1), whole(told.get("entry"), -1)
 
 
 def _count(told: Mapping[str, Any]) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, Diagnosis
 from xectool.diagnosis.evidence.evidence import Evidence, gather
-from xectool.diagnosis.ranking import diagnose, verdict
+from xectool.diagnosis.ranking import diagnose, leading_note, verdict
 from xectool.diagnosis.reports.loss import LossReport, loss_causes, loss_report
 from xectool.diagnosis.rules.divergence import RAN_AWAY
 from xectool.findings import Finding
@@ -44,7 +44,8 @@ class RunHealth(Health):
         notes: What is worth knowing and no fault.
         rules_run: Rules that looked.
         rules_skipped: Rules that could not, with what they would have needed.
-        next: Line to run next: of the first cause, or the one that goes on with what was interrupted; empty for none.
+        next: Line to run next: of the first cause, the one that goes on with what was interrupted, or that of the note
+            which the verdict of a sound run speaks of; empty for none.
         diverged: By how much the validation loss has run away, though it is finite; None where it has not.
         findings: Causes and notes for scripts.
     """
@@ -129,7 +130,10 @@ def loss(run_dir: Path | str) -> LossHealth:
 def _next(evidence: Evidence, found: Diagnosis) -> str:
     if found.causes:
         return found.causes[0].fix
-    return fixes.resume(evidence) if evidence.status.state == "interrupted" else ""
+    if evidence.status.state == "interrupted":
+        return fixes.resume(evidence)
+    note = leading_note(found.notes)
+    return note.fix if note else ""
 
 
 def _diagnosed(run_dir: Path | str) -> tuple[Evidence, Diagnosis]:

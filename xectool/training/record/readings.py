@@ -23,10 +23,14 @@ MOST_FAINT = 0.5  # of the sensors below the threshold, whose times the network 
 
 
 class InvalidReading(NamedTuple):
-    """A line on an invalid number, and whether it is NaN, infinite or as large as 1e10: the rest is noise."""
+    """A line on an invalid number, and whether it is NaN, infinite or as large as 1e10: the rest is noise.
+
+    The event is told as ``[file_index, entry, run, event]``, as other records tell it.
+    """
 
     line: str
     is_no_number: bool
+    event: list[int]
 
 
 class ReadingWatch:
@@ -113,11 +117,13 @@ class ReadingWatch:
         return (self._nan >= DEAD_EVENTS * self._events) & (self._events >= FEWEST_EVENTS)
 
     def _line(self, batch: EventBatch, name: str, values: Tensor, row: int, place: int) -> InvalidReading:
-        named = event_named(int(batch.run[row]), int(batch.event[row]))
-        event = f"{named}, entry {batch.entry[row]} of {self._source.files[int(batch.file_index[row])].name}"
+        identity = [int(column[row]) for column in (batch.file_index, batch.entry, batch.run, batch.event)]
+        index, entry, *numbers = identity
+        event = f"{event_named(*numbers)}, entry {entry} of {self._source.files[index].name}"
         sensor = "" if name.startswith("truth") else f", sensor {place}"
         value = float(values[row, place])
-        return InvalidReading(f"invalid {name} {value:g}: {event}{sensor}", not abs(value) <= UNKNOWN_ABOVE)
+        line = f"invalid {name} {value:g}: {event}{sensor}"
+        return InvalidReading(line, not abs(value) <= UNKNOWN_ABOVE, identity)
 
 
 def _within(values: Tensor, lowest: float) -> bool:

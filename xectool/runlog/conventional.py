@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from xectool.tasks.residuals import HEADLINE_METRICS
+from xectool.config.tasks import HEADLINE_METRICS
 
 PREFIX = "baseline_"
 _OF_A_TASK = {metric: PREFIX + task for task, metric in HEADLINE_METRICS.items()}

@@ -1,0 +1,93 @@
+"""Events that the configuration of a run leaves out, and how those that a diagnosis names are told to it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from xectool.config.data import DataConfig
+from xectool.config.left_out import entries_left_out, leaving_out
+from xectool.diagnosis import fixes
+from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.diagnosis.evidence.files import train_files
+from xectool.diagnosis.evidence.incidents import identities
+from xectool.errors import in_shell
+from xectool.runlog.records import EventRecord
+
+MOST_EVENTS: Final = 16  # in a line to paste; more that are bad are no single events
+
+Identity = tuple[int, ...]
+
+
+def told_mended(evidence: Evidence, events: Sequence[Identity], attempt: int, role: str = "train") -> str:
+    """Return that the last attempt goes on without events that an earlier one named; empty where it does not.
+
+    Args:
+        evidence: The run.
+        events: Identities ``(file_index, entry, run, event)``.
+        attempt: The attempt that named them.
+        role: Whose files they are of, ``train`` or ``val``.
+    """
+    last = evidence.attempts[-1].number if evidence.attempts else 0
+    if not attempt < last or not (evidence.steps.attempt == last).any():
+        return ""
+    data, entries = _data_of(evidence), _by_file(evidence, events, role, attempt)
+    if not entries or not all(found <= {*entries_left_out(data, file)} for file, found in entries.items()):
+        return ""
+    named = f": {fixes.events_named(evidence, events)}" if role == "train" else ""
+    return f"mended: attempt {last} leaves {'it' if len(events) == 1 else 'them'} out (data.exclude){named}"
+
+
+def named_in(told: Iterable[EventRecord]) -> tuple[Identity, ...]:
+    """Return the events that records name, each once."""
+    return tuple(dict.fromkeys(row for record in told for row in identities(record.data.get("events"))))
+
+
+def still_there(evidence: Evidence, told: Sequence[EventRecord], role: str = "train") -> tuple[list[EventRecord], str]:
+    """Return the records of bad events that are not mended; where all are, these, and that they are.
+
+    Args:
+        evidence: The run.
+        told: Records that name events of the run, one or more each.
+        role: Whose files they are of, ``train`` or ``val``.
+    """
+    said = [told_mended(evidence, named_in([record]), _attempt_of(evidence, record), role) for record in told]
+    left = [record for record, mended in zip(told, said, strict=True) if not mended]
+    if left or not told:
+        return left, ""
+    together = told_mended(evidence, named_in(told), _attempt_of(evidence, told[0]), role)
+    return list(told), together or said[0]
+
+
+def then_without(evidence: Evidence, events: Sequence[Identity], how: str = "then train with") -> str:
+    """Return what follows a command that looks at bad events: the option that leaves them out; empty for none."""
+    entries = _by_file(evidence, events, "train") if len(events) <= MOST_EVENTS else {}
+    told = [(file, entry) for file, found in entries.items() for entry in sorted(found)]
+    return f"   # {how} --set {in_shell(leaving_out(_data_of(evidence), *told))}" if told else ""
+
+
+def _attempt_of(evidence: Evidence, event: EventRecord) -> int:
+    """Return the attempt that recorded what happened once."""
+    return max((one.number for one in evidence.attempts if one.started <= event.time), default=0)
+
+
+def _by_file(
+    evidence: Evidence, events: Sequence[Identity], role: str, attempt: int | None = None
+) -> dict[str, set[int]]:
+    """Return the entries of events by file; nothing where the file of one is not known."""
+    files, found = train_files(evidence.manifest, role, attempt), defaultdict[str, set[int]](set)
+    for row in events:
+        if len(row) < 2 or not 0 <= row[0] < len(files):
+            return {}
+        found[files[row[0]]].add(row[1])
+    return found
+
+
+def _data_of(evidence: Evidence) -> DataConfig:
+    """Return what of the configuration tells which events are left out; the defaults where it is damaged."""
+    told = {key: evidence.setting(f"data.{key}") for key in ("exclude", "tree_name")}
+    try:
+        return DataConfig.model_validate({key: value for key, value in told.items() if value is not None})
+    except ValueError:
+        return DataConfig()
