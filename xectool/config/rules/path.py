@@ -6,7 +6,7 @@ import glob
 import os
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from xectool.config.data import DataConfig
@@ -17,7 +17,7 @@ from xectool.config.rules.run import of_export
 from xectool.config.serialize import inline_yaml
 from xectool.errors import ConfigError, DataFileError, in_shell, nearest
 from xectool.errors.unreadable import ARCHIVE_ERRORS
-from xectool.findings import Finding, Report
+from xectool.findings import Finding, Report, Severity
 from xectool.rules import Rule, run_rules
 
 _CHECKPOINTS = (".pt", ".pth", ".safetensors")
@@ -217,6 +217,12 @@ def validation_rules(config: RunConfig) -> Report:
     """Return what is wrong with the paths of the validation files alone."""
     found = run_rules((InputsExist(),), Start(config)).report
     return Report(tuple(item for item in found if item.where == "data.val_path"))
+
+
+def named_file_rules(config: RunConfig) -> Report:
+    """Return warnings of the checkpoints and the table that are named and not there: they may come before the run."""
+    found = run_rules((StartingCheckpointExists(), SensorPositionsExist()), Start(config)).report
+    return Report(tuple(replace(item, severity=Severity.WARNING) for item in found))
 
 
 def overlap_rules(config: RunConfig) -> Report:
