@@ -334,6 +334,23 @@ class Said(NullObserver):
         self.lines.append(text)
 
 
+def test_a_resume_says_what_was_asked_for_before(tiny_config: Config) -> None:
+    """A rate or clip of `xectool ctl` went on holding without a word, beside another one in the configuration."""
+    config = tiny_config(training={"epochs": 1, "grad_clip": 1.0})
+    path = Path(engine.train(config, max_steps=1).run_dir) / store.LAST_NAME
+    quiet = Said()
+    engine.train(config, resume="auto", max_steps=2, observer=quiet)
+    assert not [line for line in quiet.lines if "still holds" in line]
+    saved = store.load(path)
+    saved.meta["schedule"]["scale"], saved.meta["progress"]["grad_clip"] = 0.25, 0.5
+    store.save(path, saved)
+    said = Said()
+    engine.train(config, resume="auto", max_steps=3, observer=said)
+    (line,) = [line for line in said.lines if line.startswith("still holds from before")]
+    assert f"0.25 times the planned learning rate (back: xectool ctl {path.parent} lr --scale 4)" in line
+    assert f"clipped at 0.5, not 1 (back: xectool ctl {path.parent} clip 1)" in line
+
+
 @pytest.mark.parametrize(
     ("before", "now", "batch", "asked"),
     [

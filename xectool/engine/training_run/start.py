@@ -14,7 +14,8 @@ from xectool.checkpoint.transfer import transfer_encoder
 from xectool.config.load import LoadedConfig
 from xectool.config.root import RunConfig
 from xectool.engine.training_run.preflight import require_memory
-from xectool.errors import counted
+from xectool.errors import counted, in_shell
+from xectool.runlog.control import ACTIONS
 from xectool.training.process.device import Execution, apply_determinism
 from xectool.training.process.memory_faults import memory_faults
 from xectool.training.process.progress import Observer
@@ -151,7 +152,20 @@ def begin(parts: RunParts, data: RunData, place: RunPlace, observer: Observer) -
         progress.forget_best()
     if checkpoint.refresh_lr:
         parts.schedule.restart(parts.schedule.place(progress.epoch, progress.batch))
+    if kept := "; ".join(_asked_before(parts, progress, place.directory)):
+        observer.message(f"still holds from before, whatever the configuration says: {kept}")
     return progress, {}
+
+
+def _asked_before(parts: RunParts, progress: Progress, run: Path) -> Iterator[str]:
+    """Yield what `xectool ctl`, or the way back from a spike, has set in a run, and how it goes back."""
+    scale, clip, planned = parts.schedule.scale, progress.grad_clip, parts.config.training.grad_clip
+    back = f"back: xectool ctl {in_shell(run)}"
+    if scale != 1:
+        yield f"{scale:g} times the planned learning rate ({back} lr --scale {1 / scale:g})"
+    if clip not in (None, planned):
+        highest = planned or ACTIONS["clip"].high  # 0 clips nothing
+        yield f"gradient norms are clipped at {clip:g}, not {planned:g} ({back} clip {highest:g})"
 
 
 def _leave_out_late(parts: RunParts, data: RunData, step: int, observer: Observer) -> None:
