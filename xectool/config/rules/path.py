@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from xectool.config.data import DataConfig
-from xectool.config.inputs import expand_inputs, input_name, is_remote, place_of, split_tree
+from xectool.config.inputs import expand_inputs, input_name, is_remote, place_of, several_in_one, split_tree
 from xectool.config.left_out import left_out
 from xectool.config.root import RunConfig
 from xectool.config.rules.run import of_export
@@ -105,6 +105,9 @@ class InputsExist(Rule[Start]):
                 yield self.error(key, f"{key}: {path} is not readable", f"chmod +r {in_shell(path)}")
 
     def _missing(self, key: str, spec: str, wanted: Path, tree: str) -> Finding:
+        if several := several_in_one(spec):
+            problem = f"{key}: {spec} is read as one name, several files are a list"
+            return self.error(key, problem, f"{key}: {inline_yaml(several)}")
         listed = "@" if spec.startswith("@") else ""
         series = None if listed else _series_beside(wanted)
         meant = series or _nearest_beside(wanted, _is_list if listed else _holds_root_files)
