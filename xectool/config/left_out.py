@@ -55,10 +55,9 @@ def entries_left_out(data: DataConfig, path: str) -> list[int]:
 def leaves_out_alike(data: DataConfig, other: Sequence[str], paths: Sequence[str]) -> bool:
     """Return whether other names would leave the same events out of these files; not where they name none."""
     try:
-        found = left_out(data.model_copy(update={"exclude": tuple(other)}), paths)
+        return left_out(data.model_copy(update={"exclude": tuple(other)}), paths) == left_out(data, paths)
     except ConfigError:
         return False
-    return found == left_out(data, paths)
 
 
 def refuse_beyond(data: DataConfig, path: str, entries: Sequence[int], num_entries: int) -> None:
