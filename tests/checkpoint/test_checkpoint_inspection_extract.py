@@ -324,6 +324,11 @@ def test_another_order_of_events_fits_between_epochs_and_not_inside_one(families
     inside = saved.meta | {"progress": saved.meta["progress"] | {"batch": 3}}
     found = {item.key: item for item in resume_contract(saved.config, current, inside)}
     assert found["data.batch_size"].effect == "does not fit"
+    wider = KINDS["regressor"].model_validate(_merged(saved.config, {"data": {"exclude": ["train.root:3"]}}))
+    (added,) = [item for item in resume_contract(saved.config, wider, inside) if item.key == "data.exclude"]
+    assert (added.effect, added.why[:11]) == ("harmless", "more events")  # its place stays, and is not served
+    (taken_away,) = [item for item in resume_contract(wider.to_dict(), current, inside) if item.key == "data.exclude"]
+    assert taken_away.effect == "does not fit"
 
 
 def test_another_kind_does_not_fit(families: dict[str, Path]) -> None:

@@ -37,6 +37,20 @@ def test_query_answers_with_columns_and_rows(run_dir: Path) -> None:
     assert document["result"] == {"columns": ["step", "loss_energy"], "rows": [[3, None], [4, 0.25], [5, 0.2]]}
 
 
+def test_long_values_are_cut_in_a_table_of_several_rows_alone(run_dir: Path) -> None:
+    """The marks of each checkpoint stood in the table of events, 30 lines each."""
+    sql = "SELECT step, repeat('ab', 500) AS marks FROM steps"
+    many = query(str(run_dir), sql).stderr
+    assert many.count("abab") > 5
+    assert max(map(len, many.splitlines())) < 150
+    assert "whole: --json, or a query for one row" in many
+    one = query(str(run_dir), f"{sql} WHERE step = 1").stderr
+    assert "".join(one.split()).count("ab") == 500
+    assert "whole" not in one
+    document = json.loads(query(str(run_dir), sql, "--json").stdout)
+    assert {row[1] for row in document["result"]["rows"]} == {"ab" * 500}
+
+
 def test_mistake_in_the_query_is_exit_2_with_the_nearest_column(run_dir: Path) -> None:
     done = query(str(run_dir), "SELECT los FROM steps")
     assert done.returncode == 2

@@ -41,6 +41,32 @@ def test_table_of_runs_goes_to_stderr(root, capsys):
     assert all(word in shown.err for word in ("one", "two", "finished", "0.5"))
 
 
+def test_runs_in_other_directories_are_led_to(root, tmp_path, monkeypatch, capsys):
+    """`xectool runs` did not find those of a configuration with `checkpoint.save_dir: work/runs`."""
+    monkeypatch.chdir(tmp_path)
+    (root / "work" / "my runs").mkdir(parents=True)
+    for name in ("one", "two"):
+        shutil.move(root / name, root / "work" / "my runs" / name)
+    assert boundary.run(app, ["runs"]) == 2
+    line = "xectool runs --root 'work/my runs'"
+    assert line in capsys.readouterr().err
+    with RunWriter(tmp_path / "artifacts" / "group" / "three"):
+        pass
+    assert boundary.run(app, ["runs"]) == 0
+    shown = capsys.readouterr().err
+    assert "1 run in artifacts" in shown
+    assert shown.count("--root") == 1
+    assert f"runs elsewhere: {line}\n" in shown
+    assert boundary.run(app, shlex.split(line)[1:]) == 0
+    shown = capsys.readouterr().err
+    assert "2 runs in" in shown
+    assert "elsewhere" not in shown
+    shutil.rmtree(tmp_path / "artifacts" / "group")
+    shutil.rmtree(tmp_path / "work")
+    assert boundary.run(app, ["runs"]) == 0
+    assert "runs elsewhere: xectool runs --root DIR   # checkpoint.save_dir" in capsys.readouterr().err
+
+
 def test_table_of_runs_is_one_json_document(root, capsys):
     assert boundary.run(app, ["runs", "--root", str(root), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import io
+import json
 import shutil
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import uproot
+from rich.console import Console
 from xectool import engine
 from xectool.cli import train
+from xectool.cli.progress import ON_SCREEN, Watcher
 from xectool.engine.training_run.result import TrainResult
 from xectool.errors import in_shell
+from xectool.findings import Finding, Severity
 from xectool.rootio.writer import TreeWriter
 
 Run = Callable[..., Any]
@@ -334,8 +340,24 @@ def test_how_a_run_ended_that_diverged_is_one_sentence(
     assert capsys.readouterr().err.replace("\n", " ").split("  ")[0].strip() == f"{title} val/loss has run away: 90"
 
 
+def test_what_has_scrolled_away_is_told_again_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    """Warnings and their long lines stood twice on one screen after a short trial."""
+    found = Finding("CFG-44", Severity.WARNING, "few channels", "a.yaml:3", fix="--set model.encoder_dim=128")
+    result = TrainResult("runs/a", "finished", findings=(found, replace(found, problem="none")))
+    shown = Watcher(Console(file=io.StringIO()))
+    shown.message("warning CFG-44: few channels; a.yaml:3")
+    for lines, told in ((0, 1), (ON_SCREEN, 2)):
+        for number in range(lines):
+            shown.message(f"epoch {number}")
+        train._show(result, "again", json=False, recent=list(shown.recent))
+        err = capsys.readouterr().err
+        assert (err.count("fix: --set"), "told above, with what mends it: CFG-44\n" in err) == (told, told == 1)
+    train._show(result, "again", json=True, recent=["warning CFG-44: few channels; a.yaml:3"])
+    assert len(json.loads(capsys.readouterr().out)["findings"]) == 2
+
+
 @pytest.mark.usefixtures("shallow")
-def test_a_line_that_mends_the_data_is_there_before_the_first_step_and_at_the_end(
+def test_a_line_that_mends_the_data_is_there_before_the_first_step_and_in_sight_at_the_end(
     xectool: Run, warm: Any, files: Path, tmp_path: Path
 ) -> None:
     """At the end stood "the line that was printed before the first step", which a long run had scrolled away."""
@@ -349,8 +371,11 @@ def test_a_line_that_mends_the_data_is_there_before_the_first_step_and_at_the_en
     options = ["--max-steps", "1", *(word for setting in settings for word in ("--set", setting))]
     alone = xectool("train", files / "config.yaml", "--run-name", "mev", *options).err
     ranks = warm.run("train", str(files / "config.yaml"), "--run-name", "ranks", "--nproc", "2", *options).stderr
-    for shown in (alone, ranks):  # of ranks the launcher shows the end
-        assert (shown.count("looks like MeV"), shown.count(MENDS)) == (2, 2), shown
+    assert (ranks.count("looks like MeV"), ranks.count(MENDS)) == (2, 2), ranks  # the launcher shows the end
+    assert (alone.count("looks like MeV"), alone.count(MENDS)) == (1, 1), "it is on the screen still"
+    assert "told above, with what mends it: CFG-44, DAT-16\n" in alone
+    checked = xectool("check-data", path).err
+    assert (checked.count(MENDS), "  fix: the line after Next\n" in checked) == (1, True), checked
     document = xectool("train", files / "config.yaml", "--run-name", "doc", *options, "--json").document
     assert [item["fix"][: len(MENDS)] for item in document["findings"] if item["code"] == "DAT-16"] == [MENDS]
 

@@ -193,6 +193,19 @@ def test_only_a_deep_check_looks_for_files(path: Path) -> None:
         commands.check(path, paths, deep=True)
 
 
+def test_any_check_warns_of_a_checkpoint_that_is_not_there_and_may_come_yet(path: Path, tmp_path: Path) -> None:
+    """It was called sound, and `train` refused it."""
+    for key in ("init_from", "resume_from"):
+        (found,) = commands.check(path, [f"checkpoint.{key}=/nowhere/a.pt"]).findings.warnings
+        assert (found.code, found.problem) == ("CFG-45", f"checkpoint.{key}: no such checkpoint /nowhere/a.pt")
+    (tmp_path / "a.pt").touch()
+    assert not commands.check(path, [f"checkpoint.init_from={tmp_path}/a.pt"]).findings.warnings
+    (tmp_path / "inpainter.yaml").write_text("kind: inpainter\nmodel: {head_type: cross_attention}\n")
+    positions = ["model.sensor_positions_file=/nowhere/sensors.txt"]
+    found = commands.check(tmp_path / "inpainter.yaml", positions).findings
+    assert "CFG-66" in {item.code for item in found.warnings}
+
+
 def test_a_deep_check_looks_at_memory(path: Path, tmp_path: Path) -> None:
     for name in ("a.root", "b.root"):
         (tmp_path / name).write_bytes(b"root")

@@ -70,6 +70,14 @@ def test_an_event_of_no_file_or_of_several_is_refused_with_what_may_be_meant(fil
         left_out(data(files, *mended), paths(files, "train"))
 
 
+def test_events_in_one_text_are_a_list(files: Path) -> None:
+    """`--set data.exclude=a.root:1,b.root:2` was one event of a file with a comma in its name."""
+    assert data(files, "a.root:1").model_validate({"exclude": "a.root:1,b.root:2, c.root:3"}).exclude == (
+        "a.root:1", "b.root:2", "c.root:3",
+    )  # fmt: skip
+    assert data(files, "a.root:1").model_validate({"exclude": "a,b.root:2"}).exclude == ("a,b.root:2",)
+
+
 def test_one_more_event_goes_to_those_that_are_left_out(files: Path) -> None:
     first = leaving_out(data(files), ("a b.root", 3))
     assert first == 'data.exclude=["a b.root:3"]'

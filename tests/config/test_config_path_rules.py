@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from xectool.config.inputs import expand_inputs
 from xectool.config.load import config_from_dict
 from xectool.config.root import RunConfig
 from xectool.config.rules.disk import disk_rules
 from xectool.config.rules.path import PATH_RULES, network_rules, overlap_rules, path_rules
+from xectool.errors import DataFileError
 from xectool.findings import Finding, Report, Severity
 
 
@@ -182,6 +184,26 @@ def test_a_frozen_encoder_is_not_led_to_new_weights(inputs: Path) -> None:
         values = {"kind": "inpainter", "data": files, "checkpoint": start, "model": {"freeze_encoder": frozen}}
         (found,) = path_rules(config_from_dict(values, "x"))
         assert found.fix.startswith(fix)
+
+
+@pytest.mark.parametrize("between", [",", ", ", ";", " "])
+def test_several_files_in_one_text_are_told_as_a_list(inputs: Path, between: str) -> None:
+    """They were one name that is not there, and the line to paste asked for a path."""
+    (inputs / "more.root").write_bytes(b"root")
+    both = [str(inputs / name) for name in ("train.root", "more.root")]
+    (found,) = path_rules(config(inputs, data={"train_path": between.join(both)}))
+    assert "is read as one name, several files are a list" in found.problem
+    assert found.fix == f"data.train_path: [{', '.join(both)}]"
+    trees = [f"{path}:sev" for path in both]
+    (found,) = path_rules(config(inputs, data={"train_path": between.join(trees)}))
+    assert yaml.safe_load(found.fix.partition(": ")[2]) == trees
+    assert codes(path_rules(config(inputs, data={"train_path": both}))) == []
+    with pytest.raises(DataFileError, match="it is read as one name") as caught:
+        expand_inputs(between.join(both))
+    assert caught.value.fix == f"give each as a word: {' '.join(both)}"
+    odd = str(inputs / f"a{between}b.root")
+    Path(odd).write_bytes(b"root")
+    assert codes(path_rules(config(inputs, data={"train_path": odd}))) == []
 
 
 def test_a_missing_file_of_sensor_positions_is_found_before_the_data_is_opened(inputs: Path) -> None:

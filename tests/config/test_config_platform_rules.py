@@ -250,3 +250,26 @@ def test_a_cache_is_mapped_up_to_a_part_of_the_free_memory(
 ) -> None:
     monkeypatch.setattr("xectool.config.platform.available_memory", lambda: free)
     assert most_mapped_bytes() == mapped
+
+
+def test_a_file_for_another_machine_is_not_told_to_fit_this_one(tmp_path: Path) -> None:
+    """The lines to paste would have made a file for an A100 one for the login node it was checked on."""
+    path = tmp_path / "a100.yaml"
+    text = "kind: mae\n{}data: {{num_workers: 9, num_threads: 1, chunksize: 1000000}}\ntraining: {{device: auto}}\n"
+    kept = "keep it for the machine of the preset; to train here: "
+    for preset, begin, mends in (
+        ("preset: a100\n", "on this machine, which the preset is not for: ", f"{kept}--set data.num_workers=8"),
+        ("", "", "data.num_workers: 8"),
+    ):
+        path.write_text(text.format(preset))
+        loaded = load_config(path, (), INTEL)
+        (found,) = [item for item in loaded.findings if item.code == "CFG-16"]
+        assert (found.problem.startswith(f"{begin}data.num_workers 9 "), found.fix) == (True, mends)
+        memory = next(item for item in capacity_rules(loaded.config, INTEL) if item.code == "CFG-20")
+        assert memory.problem.startswith(f"{begin}estimated host RAM")
+        assert memory.fix.startswith(f"{kept}--set data.chunksize=" if preset else "data.chunksize: ")
+    path.write_text(text.format("preset: a100\n"))
+    (found,) = [item for item in load_config(path, (), INTEL).findings if item.code == "CFG-55"]
+    assert found.fix == f"{kept}xectool config init --preset cpu"
+    fits = load_config(path, (), on(INTEL, num_gpus=1)).findings
+    assert [item.fix for item in fits if item.code in ("CFG-16", "CFG-55")] == ["data.num_workers: 8"]

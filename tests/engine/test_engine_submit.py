@@ -197,6 +197,8 @@ def test_what_a_resume_refuses_is_refused_before_the_queue(config: Path) -> None
         with pytest.raises(CheckpointError, match=key):  # as the training does
             engine.train(config, run_name="half", overrides=[*one, setting], resume="auto", dry_run=True)
     assert resumed(overrides=one).run_name == "half"
+    fewer = "data.exclude=[train.root:3, val.root:1]"  # the order of the epoch stays
+    assert resumed(overrides=[*one, fewer]).run_name == "half"
     shared = replace(ONE, gpus=2)  # the same batch, of two ranks
     assert engine.submit(
         config, shared, overrides=[*one, "data.batch_size=16"], resume="auto", run_name="half", dry_run=True

@@ -424,8 +424,10 @@ def test_file_that_marks_dead_sensors_with_nan_is_counted_not_listed(
     report = scan(at_their_step(marked), bench.config, bench.model, bench.task)
     assert report.num_anomalies == sum(476 * batch.num_events + 1 for batch in marked)
     assert len(report.anomalies) == MAX_ANOMALIES < named[0] < MAX_ANOMALIES + 2 * 476 < report.num_anomalies
-    assert [(a.branch, a.sensor) for a in report.anomalies[:476]] == [("npho", s) for s in range(0, 4760, 10)]
-    assert ("time", 7) in [(a.branch, a.sensor) for a in report.anomalies[952:]]  # the events in their order
+    assert report.dead == {("npho", sensor) for sensor in range(0, 4760, 10)}
+    first = [(a.branch, a.sensor) for a in report.anomalies]
+    beside = first.count(("time", 7))
+    assert first[: beside + 476] == [("time", 7)] * beside + [("npho", s) for s in range(0, 4760, 10)]
     assert [event.step for event in report.suspects] == [0] * len(report.suspects)  # the first of each branch
     assert MOST_SUSPECTS <= len(report.suspects) <= 2 * MOST_SUSPECTS
 
@@ -579,3 +581,21 @@ def test_options_that_do_not_make_the_weights_fit_are_no_cure(write_config: Writ
     with pytest.raises(CheckpointError) as refused:
         engine.diagnose.nan_batch(write_config(), ckpt=checkpoint, overrides=["model.encoder_dim=64"])
     assert refused.value.fix == "use the configuration saved beside the checkpoint (config.yaml)"
+
+
+def test_an_ordinary_dead_channel_does_not_lead(
+    write_config: Write, poisoned: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Of files that mark dead channels with NaN the first of them was the verdict, whatever else was wrong."""
+    every = [(file, entry) for file in range(NUM_FILES) for entry in range(EVENTS_PER_FILE)]
+    dead: dict[tuple[int, int, str, int], float] = {(*place, "npho", 5): math.nan for place in every}
+    alone = search(write_config(train=poisoned(dead)), tmp_path)
+    assert alone.verdict.startswith(
+        "nothing but 1 channel without a number in most events, as dead ones: npho sensor 5"
+    )
+    for branch, place, shown in (("npho", 40, "npho sensor 40 is nan"), ("energyTruth", 0, "energy is nan")):
+        directory = poisoned({**dead, (NUM_FILES - 1, EVENTS_PER_FILE - 1, branch, place): math.nan})
+        result = search(write_config(train=directory), tmp_path)
+        require_event(result, directory, NUM_FILES - 1, EVENTS_PER_FILE - 1)
+        assert result.verdict.startswith(shown)
+        assert result.why[0].endswith("of 1 channel without a number in most events, as dead ones, too")

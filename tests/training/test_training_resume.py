@@ -22,7 +22,11 @@ from xectool.checkpoint.format import Checkpoint
 from xectool.config.inputs import expand_inputs
 from xectool.config.load import config_from_dict, load_config
 from xectool.config.training import decay_in
+from xectool.data.plan import DataPlan
+from xectool.data.source import open_source
 from xectool.errors import CheckpointError, ConfigError, DiskError, UsageError
+from xectool.probes.repetition.history import RunHistory
+from xectool.probes.repetition.replay import Replay, is_reproduced
 from xectool.runlog.reader import RunReader
 from xectool.training.process.progress import NullObserver
 from xectool.training.saving.resume import require_resumable
@@ -264,14 +268,87 @@ def test_other_batches_are_refused_inside_an_epoch_and_allowed_between(tiny_conf
         with pytest.raises(CheckpointError, match=override.partition("=")[0]):
             engine.train(config, run_name="inside", resume="auto", overrides=[override])
     first = f"data.exclude=[{expand_inputs(load_config(config).config.data.train_path)[0]}:0]"
-    with pytest.raises(CheckpointError, match=r"data\.exclude") as caught:
-        engine.train(config, run_name="inside", resume="auto", overrides=[first])
+    engine.train(config, run_name="without", max_steps=2, overrides=[first])
+    with pytest.raises(CheckpointError, match=r"data\.exclude") as caught:  # its order has no place for it
+        engine.train(config, run_name="without", resume="auto")
     assert "train_path" not in caught.value.fix  # the files are the same
     validated = f"data.exclude=[{expand_inputs(load_config(config).config.data.val_path)[0]}:0]"
     assert engine.train(config, run_name="inside", resume="auto", overrides=[validated], max_steps=3).steps == 3
     engine.train(config, run_name="between", overrides=["training.epochs=1"])
     resumed = engine.train(config, run_name="between", resume="auto", overrides=["data.batch_size=4", first])
     assert resumed.epochs == 2
+
+
+def test_events_excluded_inside_an_epoch_are_left_out_of_the_rest_of_it_and_no_other_batch_changes(
+    tiny_config: Config,
+) -> None:
+    """It was refused, and what was told to do led back to the same refusal."""
+    config = tiny_config(guards={"max_quarantined": 0.0})  # what is asked for needs no budget
+    inside = Path(engine.train(config, run_name="cut", max_steps=2).run_dir)
+    shutil.copytree(inside, inside.with_name("whole"))
+    served = {step: planned_events(config, 1, step) for step in (0, 3)}  # one served before, one to come
+    gone = [served[step][0] for step in (0, 3)]
+    exclusion = [f"data.exclude=[{', '.join(f'{name}:{entry}' for name, entry in gone)}]"]
+    said = Said()
+    whole = engine.train(config, run_name="whole", resume="auto", overrides=exclusion, observer=said)
+    assert any("as data.exclude asks: 2 events" in line for line in said.lines)
+    dropped = {record.step: record.dropped for record in RunReader(inside.with_name("whole")).steps()}
+    assert [step for step, count in dropped.items() if count] == sorted(
+        [4, *(6 + step for step in range(5) if {*gone} & {*planned_events(config, 2, step)})]
+    )
+    for stop in (3, 5, 7):  # inside the epoch, at its end, in the next
+        engine.train(config, run_name="cut", resume="auto", overrides=exclusion, max_steps=stop)
+    assert engine.train(inside / "config.yaml", run_name="cut", resume="auto").steps == whole.steps
+    assert_identical(final(inside), final(inside.with_name("whole")))
+    history = RunHistory(inside.with_name("whole"))
+    replay = Replay(history, 4)
+    result = replay.run_until(4)
+    replay.close()
+    assert result is not None
+    assert is_reproduced(result, history.steps(4, 4)[4])
+
+
+def test_an_entry_that_is_not_there_is_refused_inside_an_epoch_too(tiny_config: Config) -> None:
+    config = tiny_config()
+    engine.train(config, max_steps=2)
+    with pytest.raises(ConfigError, match=r"999 is not there: .*entries 0 to 19"):
+        engine.train(config, resume="auto", overrides=["data.exclude=[train_000.root:999]"])
+
+
+def planned_events(config: Path, epoch: int, step: int) -> list[tuple[str, int]]:
+    """Return file and entry of the events of a step."""
+    loaded = load_config(config).config
+    source = open_source(loaded.data, "train", tasks=())
+    plan = DataPlan(source.files, 8, seed=loaded.training.seed, num_shards=2, chunksize=16)
+    files, entries = plan.batch_events(epoch, step, 0)
+    return [(source.files[index].path, int(entry)) for index, entry in zip(files, entries, strict=True)]
+
+
+class Said(NullObserver):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def test_a_resume_says_what_was_asked_for_before(tiny_config: Config) -> None:
+    """A rate or clip of `xectool ctl` went on holding without a word, beside another one in the configuration."""
+    config = tiny_config(training={"epochs": 1, "grad_clip": 1.0})
+    path = Path(engine.train(config, max_steps=1).run_dir) / store.LAST_NAME
+    quiet = Said()
+    engine.train(config, resume="auto", max_steps=2, observer=quiet)
+    assert not [line for line in quiet.lines if "still holds" in line]
+    saved = store.load(path)
+    saved.meta["schedule"]["scale"], saved.meta["progress"]["grad_clip"] = 0.25, 0.5
+    store.save(path, saved)
+    said = Said()
+    engine.train(config, resume="auto", max_steps=3, observer=said)
+    (line,) = [line for line in said.lines if line.startswith("still holds from before")]
+    assert f"0.25 times the planned learning rate (back: xectool ctl {path.parent} lr --scale 4)" in line
+    assert f"clipped at 0.5, not 1 (back: xectool ctl {path.parent} clip 1)" in line
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,11 @@ def check_data(
     with watcher(quiet=json) as shown:
         result = engine.check_data(data, options, shown)
     Output("check-data", json).result(
-        result.as_dict(), findings=result.findings, bad=result.is_bad, human=lambda screen: _show(screen, result)
+        result.as_dict(),
+        findings=result.findings,
+        bad=result.is_bad,
+        human=lambda screen: _show(screen, result),
+        next_line=result.next,
     )
     if result.is_bad:
         raise AlreadyShown(EXIT_BAD_RESULT)

@@ -56,7 +56,7 @@ def show(config: ConfigArgument, set_: SetOption = None, json: JsonOption = Fals
 def check(
     config: ConfigArgument,
     set_: SetOption = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Also check that the named files exist.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Also look for its data files, at memory and devices.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Check a configuration and report every error and warning."""
@@ -64,7 +64,7 @@ def check(
 
     result = engine.config.check(config, set_ or (), deep=deep)
     remarks = counted(len(result.findings), "remark")
-    said = f"{config}: sound, {remarks}" + ("" if deep else "; --deep looks for its files too")
+    said = f"{config}: sound, {remarks}" + ("" if deep else "; --deep looks for its data files too")
     Output("config", json).result(
         result.config,
         findings=tuple(result.findings),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
+ON_SCREEN = 24  # lines that have not scrolled away
 LINE_INTERVAL_S = 10.0  # between lines where there is no terminal
 EPOCH_METRICS = (
     "train/loss", "val/loss", "energy_res_68pct", "uvw_dist_68pct", "angle_resolution_68pct", "timing_res_68pct",
@@ -25,10 +27,14 @@ class Watcher:
 
     Args:
         screen: Where to show it.
+
+    Attributes:
+        recent: The last lines.
     """
 
     def __init__(self, screen: Console) -> None:
         self.screen = screen
+        self.recent: deque[str] = deque(maxlen=ON_SCREEN)
         self._phase, self._total, self._done, self._before = "", 0, 0, 0
         self._began = time.monotonic()
 
@@ -56,6 +62,7 @@ class Watcher:
 
     def message(self, text: str) -> None:
         """Print one line."""
+        self.recent.append(text)
         self.screen.print(text, markup=False, soft_wrap=True)
 
     def close(self) -> None:

@@ -125,6 +125,7 @@ class Output:
         findings: Sequence[Finding] = (),
         bad: bool = False,
         human: Callable[[Console], None] | None = None,
+        next_line: str = "",
     ) -> None:
         """Show the outcome of a command that ran.
 
@@ -133,6 +134,7 @@ class Output:
             findings: What was found on the way.
             bad: Whether the answer is "bad" (exit code 1).
             human: Draws the text form.
+            next_line: What it ends with, which a finding need not repeat.
         """
         if self.as_json:
             self._document("bad" if bad else "ok", plain(result), findings)
@@ -140,7 +142,7 @@ class Output:
         screen = console()
         if human is not None:
             human(screen)
-        show_findings(screen, findings)
+        show_findings(screen, findings, next_line)
 
     def error(self, error: XecError, result: Any = None, findings: Sequence[Finding] = ()) -> None:
         """Show a failure the user can act on; an error may carry one finding or several, and others follow it."""
@@ -200,8 +202,8 @@ def _show_causes(screen: Console, error: BaseException) -> None:
         cause = cause.__cause__ or cause.__context__
 
 
-def show_findings(screen: Console, findings: Iterable[Finding]) -> None:
-    """Print findings, one block each: what, where, evidence, fix."""
+def show_findings(screen: Console, findings: Iterable[Finding], next_line: str = "") -> None:
+    """Print findings, one block each: what, where, evidence, fix; of a long one that stands after Next, that."""
     from rich.markup import escape
 
     for found in findings:
@@ -212,7 +214,8 @@ def show_findings(screen: Console, findings: Iterable[Finding]) -> None:
         for line in found.evidence:
             screen.print(f"  evidence: {escape(line)}")
         if found.fix:
-            lines = found.fix.replace("\n", "\n       ")
+            is_above = found.fix == next_line and len(found.fix) > BOX_WIDTH
+            lines = "the line after Next" if is_above else found.fix.replace("\n", "\n       ")
             screen.print(f"  fix: [green]{escape(lines)}[/]")
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import RenderableType
 from rich.text import Text
 
 from xectool.cli.options import JsonOption, run_word
 from xectool.cli.render import Output, table
-from xectool.errors import counted
+from xectool.errors import counted, in_shell
 
 if TYPE_CHECKING:
     from xectool.engine.runs import RunDifference, RunRow
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="List runs, compare them, or bring MLflow up to date.", invoke_without_command=True)
 
 USUAL_ROOT = "artifacts"
+SHOWN = 3  # directories with other runs
 COLUMNS = ("run", "status", "epochs", "steps", "val/loss", "best", "started")
 
 
@@ -42,8 +44,11 @@ def list_runs(
         [run.name, run.status, run.epochs, run.steps, *_best(run), run.started[:16].replace("T", " ")]
         for run in result.runs
     ]
-    title = f"{len(rows)} run{'' if len(rows) == 1 else 's'} in {result.root}"
-    Output("runs", json).result(result, human=lambda screen: screen.print(table(title, COLUMNS, rows)))
+    drawings: list[RenderableType] = [table(f"{counted(len(rows), 'run')} in {result.root}", COLUMNS, rows)]
+    drawings += [Text(f"runs elsewhere: xectool runs --root {in_shell(place)}") for place in result.elsewhere[:SHOWN]]
+    if not (rows or result.elsewhere or tracking_uri):
+        drawings.append(Text("runs elsewhere: xectool runs --root DIR   # checkpoint.save_dir of the configuration"))
+    Output("runs", json).result(result, human=lambda screen: screen.print(*drawings, sep="\n"))
 
 
 @app.command()

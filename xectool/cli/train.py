@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from xectool.engine.training_run.result import TrainResult
+    from xectool.findings import Finding
 
 _DONE = {
     "max_steps": "stopped after the steps asked for",
@@ -49,9 +51,11 @@ def train(
     """Train a model on ROOT files, with checkpoints, tracking, predictions and plots."""
     from xectool import engine
 
+    recent: list[str] = []
+
     def one_rank() -> TrainResult:
         with watcher(quiet=json) as observer:
-            return engine.train(
+            result = engine.train(
                 config,
                 overrides=set_ or (),
                 resume=resume,
@@ -61,6 +65,8 @@ def train(
                 dry_run=dry_run,
                 observer=observer,
             )
+            recent.extend(observer.recent if observer else ())
+            return result
 
     if engine.is_launched():
         raise AlreadyShown(engine.run_as_rank(one_rank))
@@ -69,10 +75,10 @@ def train(
     arguments += [word for setting in set_ or () for word in ("--set", setting)] + ["--dry-run"] * dry_run
     wanted = engine.ranks_wanted(config, set_ or (), nproc)
     result = engine.train_ranks(config, wanted, arguments) if wanted > 1 else one_rank()
-    _show(result, engine.command_again(config, nproc, arguments, Path(result.run_dir)), json)
+    _show(result, engine.command_again(config, nproc, arguments, Path(result.run_dir)), json, recent)
 
 
-def _show(result: TrainResult, again: str, json: bool) -> None:
+def _show(result: TrainResult, again: str, json: bool, recent: Sequence[str] = ()) -> None:
     if int(os.environ.get("RANK") or 0):  # of torchrun: the first rank speaks for all
         raise AlreadyShown(EXIT_INTERRUPTED if result.status == "interrupted" else EXIT_OK)
     output = Output("train", json)
@@ -85,6 +91,7 @@ def _show(result: TrainResult, again: str, json: bool) -> None:
     rows, columns = result.headline_rows(), ["metric", "network", "conventional"]
     shown = 3 if any(row[2] != "" for row in rows) else 2  # nothing conventional does what a masked autoencoder does
     title = f"{done}: {result.run_dir}{best}"
+    told = [found for found in result.findings if _is_told(found, recent)]  # what has scrolled away is told again
     pages = [path for path in result.artifacts if path.endswith(".html")]
 
     def human(screen: Console) -> None:
@@ -95,5 +102,13 @@ def _show(result: TrainResult, again: str, json: bool) -> None:
             screen.print(result.diverged, markup=False)
         for page in pages:
             screen.print(f"report: {page}", markup=False)
+        if told:
+            screen.print(f"told above, with what mends it: {', '.join(dict.fromkeys(found.code for found in told))}")
 
-    output.result(result.as_dict(), findings=result.findings, human=human)
+    left = [found for found in result.findings if json or found not in told]
+    output.result(result.as_dict(), findings=left, human=human)
+
+
+def _is_told(found: Finding, recent: Sequence[str]) -> bool:
+    """Return whether a finding stands in the last lines."""
+    return any(line.startswith(f"{found.severity.value} {found.code}: {found.problem};") for line in recent)

@@ -46,13 +46,19 @@ def _mended(branches: dict[object, object]) -> dict[str, str]:
 
 
 def _read_events(value: object) -> object:
-    events = (value,) if isinstance(value, str) else () if value is None else value
+    events = _listed(value) if isinstance(value, str) else () if value is None else value
     if not isinstance(events, list | tuple):
         raise refuse(f"expected a list of FILE:ENTRY, got {describe(value)}")
     for event in events:
         if not (isinstance(event, str) and _EVENT.fullmatch(event)):
             raise refuse(f"expected events as FILE:ENTRY, such as [a.root:17, b.root:3], got {describe(event)}")
     return tuple(events)
+
+
+def _listed(text: str) -> list[str]:
+    """Return the events of one text, ``a.root:17,b.root:3``; where a part is none, a comma belongs to a name."""
+    parts = [part.strip() for part in text.split(",")]
+    return parts if all(map(_EVENT.fullmatch, parts)) else [text]
 
 
 def _read_cache(value: object) -> object:

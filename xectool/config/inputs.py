@@ -184,6 +184,9 @@ def _directory_files(directory: Path) -> list[Path]:
 def missing_file(path: str, kind: str = "file") -> DataFileError:
     """Return the error for a path that is not there, with the nearest names beside it."""
     parent, problem = Path(path).parent, f"{kind} '{path}' does not exist"
+    if several := several_in_one(path):
+        each = " ".join(map(in_shell, several))
+        return DataFileError(f"{problem}: it is read as one name", where=path, fix=f"give each as a word: {each}")
     if os.path.islink(path):
         return DataFileError(f"{problem}: it links to '{os.readlink(path)}'", where=path, fix=f"ls -l {in_shell(path)}")
     if not os.path.isdir(parent):
@@ -195,6 +198,12 @@ def missing_file(path: str, kind: str = "file") -> DataFileError:
         f"did you mean {', '.join(repr(str(parent / name)) for name in close)}?" if close else f"ls {in_shell(parent)}"
     )
     return DataFileError(problem, where=path, fix=fix)
+
+
+def several_in_one(spec: str) -> list[str]:
+    """Return the inputs that stand in one text with commas, semicolons or spaces between; none where none is there."""
+    parts = [part for part in re.split(r"[,;\s]+", spec) if part]
+    return parts if len(parts) > 1 and present_inputs(parts) else []
 
 
 def present_inputs(paths: str | Sequence[str]) -> list[str]:

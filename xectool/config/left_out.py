@@ -23,16 +23,25 @@ def left_out(data: DataConfig, paths: Sequence[str]) -> set[tuple[int, int]]:
     Raises:
         ConfigError: An event is of no file of training or validation, or may be of several.
     """
+    return set().union(*left_out_by_name(data, paths).values())
+
+
+def left_out_by_name(data: DataConfig, paths: Sequence[str]) -> dict[str, set[tuple[int, int]]]:
+    """Return what each name of ``data.exclude`` leaves out of these files, as `left_out` does.
+
+    Raises:
+        ConfigError: As `left_out`.
+    """
     if not data.exclude:
-        return set()
+        return {}
     known = {_place(path, data): path for spec in (data.train_path, data.val_path) for path in present_inputs(spec)}
-    found = set()
+    found = {}
     for event in data.exclude:
         name, _, entry = event.rpartition(":")
         places = _places(name, known, data)
         if len(places) != 1:
             raise _unclear(event, [known[place] for place in places], list(known.values()), data)
-        found |= {(index, int(entry)) for index, path in enumerate(paths) if _place(path, data) == places[0]}
+        found[event] = {(index, int(entry)) for index, path in enumerate(paths) if _place(path, data) == places[0]}
     return found
 
 
@@ -46,10 +55,9 @@ def entries_left_out(data: DataConfig, path: str) -> list[int]:
 def leaves_out_alike(data: DataConfig, other: Sequence[str], paths: Sequence[str]) -> bool:
     """Return whether other names would leave the same events out of these files; not where they name none."""
     try:
-        found = left_out(data.model_copy(update={"exclude": tuple(other)}), paths)
+        return left_out(data.model_copy(update={"exclude": tuple(other)}), paths) == left_out(data, paths)
     except ConfigError:
         return False
-    return found == left_out(data, paths)
 
 
 def refuse_beyond(data: DataConfig, path: str, entries: Sequence[int], num_entries: int) -> None:

@@ -22,7 +22,7 @@ from xectool.config.root import KINDS, RunConfig, require_kind
 from xectool.config.rules.data import DATA_RULES
 from xectool.config.rules.guard import GUARD_RULES
 from xectool.config.rules.model import MODEL_RULES
-from xectool.config.rules.platform import PLATFORM_RULES, Situation
+from xectool.config.rules.platform import PLATFORM_RULES, Situation, sparing_the_preset
 from xectool.config.rules.run import RUN_RULES
 from xectool.config.rules.task import TASK_RULES
 from xectool.config.rules.training import TRAINING_RULES
@@ -139,7 +139,8 @@ def _checked(document: Document, platform: Platform | None) -> tuple[RunConfig, 
     if config is not None:
         found = run_rules((*CONFIG_RULES, *plugin_rules("rules", CONFIG_RULES)), config).report
         if platform is not None:
-            found = found.merged(run_rules(PLATFORM_RULES, Situation(config, platform)).report)
+            here = Situation(config, platform)
+            found = found.merged(sparing_the_preset(run_rules(PLATFORM_RULES, here).report, here))
         findings += [_located(item, document) for item in found if not _touches(item.where, repaired)]
     answered = tuple(_answered(item, document) for item in findings)
     errors = [item for item in answered if item.severity is Severity.ERROR]

@@ -12,7 +12,7 @@ from xectool.config.load import LoadedConfig, load_config
 from xectool.config.platform import Platform, memory_budgets
 from xectool.config.presets import PRESETS
 from xectool.config.rules.capacity import capacity_rules, is_on_cpu
-from xectool.config.rules.path import overlap_rules, path_rules
+from xectool.config.rules.path import named_file_rules, overlap_rules, path_rules
 from xectool.config.serialize import dotted_values, to_yaml
 from xectool.config.template import template
 from xectool.engine.arguments import typed
@@ -73,7 +73,7 @@ def show(path: Path | str, overrides: Sequence[str] = ()) -> ConfigShown:
 
 @typed
 def check(path: Path | str, overrides: Sequence[str] = (), deep: bool = False) -> ConfigShown:
-    """Check a configuration on this machine; ``deep`` also looks at its paths, the memory and the devices.
+    """Check a configuration on this machine; ``deep`` also looks at its data, the memory and the devices.
 
     Raises:
         ConfigError: A rule is broken; ``findings`` of the error lists all of them.
@@ -81,7 +81,7 @@ def check(path: Path | str, overrides: Sequence[str] = (), deep: bool = False) -
     platform = Platform.detect()
     loaded = load_config(path, overrides, platform)
     if not deep:
-        return _shown(loaded.require(overlap_rules(loaded.config)))
+        return _shown(loaded.require(overlap_rules(loaded.config).merged(named_file_rules(loaded.config))))
     capacity = capacity_rules(loaded.config, platform, count_run_events(loaded.config.data))
     paths = path_rules(loaded.config)
     if is_on_cpu(loaded.config, platform) and not paths.errors:  # it takes seconds

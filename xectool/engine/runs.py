@@ -12,9 +12,9 @@ from xectool.engine.mlflow_runs import MlflowRun, mlflow_runs
 from xectool.engine.run_comparison import RunDifference, RunsCompared
 from xectool.engine.run_comparison import compare as _compare
 from xectool.engine.run_files import BEST_METRIC, best_epoch, resolved_config
-from xectool.errors import UsageError
+from xectool.errors import UsageError, in_shell
 from xectool.runlog.reader import RunReader
-from xectool.runlog.run_dirs import run_dirs
+from xectool.runlog.run_dirs import USUAL_DIR, places_of_runs, run_dirs
 from xectool.training.tracking import resolve_uri, sync_run
 
 __all__ = [
@@ -61,10 +61,12 @@ class RunsResult:
     Attributes:
         root: The directory.
         runs: One row a run.
+        elsewhere: Directories below the working directory that hold other runs; of the usual place only.
     """
 
     root: str
     runs: tuple[RunRow, ...]
+    elsewhere: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,10 +99,12 @@ def list_runs(root: Path | str = "artifacts", tracking_uri: str | None = None) -
     if tracking_uri is not None:
         return RunsResult(tracking_uri, tuple(_mlflow_row(run) for run in mlflow_runs(tracking_uri)))
     place = Path(root).expanduser()
+    others = tuple(map(str, _other_places(place))) if place == USUAL_DIR else ()
     if not place.is_dir():
-        raise UsageError("there are no runs here: no such directory", where=str(place), fix="xectool runs --root DIR")
+        at = in_shell(others[0]) if others else "DIR   # checkpoint.save_dir of the configuration"
+        raise UsageError("there are no runs here: no such directory", where=str(place), fix=f"xectool runs --root {at}")
     rows = (_row(path) for path in run_dirs(place))
-    return RunsResult(str(place), tuple(sorted(rows, key=lambda row: row.started)))
+    return RunsResult(str(place), tuple(sorted(rows, key=lambda row: row.started)), others)
 
 
 @typed
@@ -120,6 +124,11 @@ def sync(run_dir: Path | str, tracking_uri: str | None = None) -> SyncResult:
     RunReader(place)
     state = sync_run(place, resolve_uri(tracking_uri, place.parent) if tracking_uri else None)
     return SyncResult(state.points, state.uri, state.run_id)
+
+
+def _other_places(usual: Path) -> list[Path]:
+    """Return where below the working directory runs are that a look at the usual place does not find."""
+    return [path for path in places_of_runs(Path()) if usual not in (path, *path.parents)]
 
 
 def _row(path: Path) -> RunRow:

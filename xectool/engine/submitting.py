@@ -27,6 +27,7 @@ from xectool.findings import Finding, Severity
 from xectool.rootio.counting import count_run_events
 from xectool.rules import run_rules
 from xectool.training.record.run_dir import RunPlace, choose_place, plain_name
+from xectool.training.saving.late_exclusion import in_saved_order
 from xectool.training.saving.resolved import adopt_resolved
 from xectool.training.saving.resume import require_resumable
 
@@ -87,6 +88,7 @@ def submit(
     place = choose_place(loaded.config, resume)
     if place.checkpoint is not None and place.checkpoint_path is not None:  # the job would be refused after the queue
         settings, ranks = adopt_resolved(loaded.config, place.checkpoint), request.nodes * request.ranks_per_node
+        settings, _ = in_saved_order(settings, place.checkpoint)
         require_resumable(settings, place.checkpoint, None, place.checkpoint_path, ranks)
     name = _run_name(config, loaded.config, place)
     job = training_job(config, request, overrides, resume=resume, run_name=name)

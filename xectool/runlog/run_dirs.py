@@ -16,6 +16,8 @@ _PAGE: Final = re.compile(rf"\s(/\S.*)/{RECORD_DIR}/a\d+/rank\d+\.(?:status|work
 _LARGEST_BYTES: Final = 1 << 30  # events.jsonl stops at 64 MiB but for epochs, all steps keep within 256 MiB
 _READ: Final = (".yaml", ".json", ".jsonl", ".log")  # beside the record; what else lies in the directory is the user's
 LISTING: Final = "xectool runs   # lists them; those elsewhere: --root DIR"
+_LEVELS: Final = 4
+_MOST_LOOKED_AT: Final = 2000  # directories; 20 us each
 USUAL_DIR: Final = Path("artifacts")  # checkpoint.save_dir where nothing else is set
 
 
@@ -23,6 +25,29 @@ def run_dirs(root: Path) -> Iterator[Path]:
     """Yield the run directories at a place and up to two levels below it."""
     patterns = (RECORD_DIR, f"*/{RECORD_DIR}", f"*/*/{RECORD_DIR}")
     yield from (path.parent for pattern in patterns for path in sorted(root.glob(pattern)) if any(path.glob("a[0-9]*")))
+
+
+def places_of_runs(start: Path) -> list[Path]:
+    """Return the directories at a place and up to three levels below it that hold run directories, the nearest first.
+
+    Hidden directories and links are passed over, and of a large tree only the first directories are looked at.
+    """
+    found, level, left = list[Path](), [start], _MOST_LOOKED_AT
+    for _ in range(_LEVELS):
+        below = [path for place in level for path in _directories(place)][:left]
+        runs = {path for path in below if attempts(path)}
+        found += dict.fromkeys(path.parent for path in below if path in runs)
+        level, left = [path for path in below if path not in runs], left - len(below)
+    return found
+
+
+def _directories(place: Path) -> list[Path]:
+    try:
+        with os.scandir(place) as entries:
+            names = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False) and not e.name.startswith("."))
+    except OSError:  # closed to others
+        return []
+    return [place / name for name in names]
 
 
 def run_called(name: Path | str, root: Path = USUAL_DIR) -> Path:

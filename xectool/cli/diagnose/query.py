@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.console import RenderableType
+from rich.text import Text
 
 from xectool.cli.options import JsonOption, run_word
 from xectool.cli.render import Output, table
+from xectool.errors import counted
+
+_LONGEST = 100  # letters of a value in a table of several rows
 
 
 def query(
@@ -22,5 +27,13 @@ def query(
 
     result = engine.diagnose.query(run, sql)
     rows = [["-" if value is None else value for value in row] for row in result.rows]
-    title = f"{len(rows)} row{'' if len(rows) == 1 else 's'}"
-    Output("diagnose query", json).result(result, human=lambda screen: screen.print(table(title, result.columns, rows)))
+    shown = [[_shortened(value) for value in row] for row in rows] if len(rows) > 1 else rows
+    drawings: list[RenderableType] = [table(counted(len(rows), "row"), result.columns, shown)]
+    if shown != rows:
+        drawings.append(Text("long values are cut at '…'; whole: --json, or a query for one row"))
+    Output("diagnose query", json).result(result, human=lambda screen: screen.print(*drawings, sep="\n"))
+
+
+def _shortened(value: object) -> object:
+    """Return a value as it is, or the beginning of a long text, such as the marks of a checkpoint in an event."""
+    return f"{value[:_LONGEST]}…" if isinstance(value, str) and len(value) > _LONGEST else value

@@ -15,7 +15,7 @@ from xectool.config.host_memory import (
 )
 from xectool.config.platform import Platform, more_memory
 from xectool.config.root import RunConfig
-from xectool.config.rules.platform import Situation, integer
+from xectool.config.rules.platform import Situation, integer, sparing_the_preset
 from xectool.errors import counted
 from xectool.findings import Finding, Report
 from xectool.rules import Rule, run_rules
@@ -89,7 +89,8 @@ def is_on_cpu(config: RunConfig, platform: Platform) -> bool:
 def capacity_rules(config: RunConfig, platform: Platform, events: NumEvents | None = None) -> Report:
     """Check the devices and the memory of each rank on this machine, whose facts without ranks are given."""
     ranks = _ranks_here(Situation(config, platform))
-    return run_rules(CAPACITY_RULES, Situation(config, platform.of_rank(ranks), events)).report
+    facts = Situation(config, platform.of_rank(ranks), events)
+    return sparing_the_preset(run_rules(CAPACITY_RULES, facts).report, facts)
 
 
 def _ranks_here(facts: Situation) -> int:

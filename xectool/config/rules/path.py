@@ -6,18 +6,18 @@ import glob
 import os
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from xectool.config.data import DataConfig
-from xectool.config.inputs import expand_inputs, input_name, is_remote, place_of, split_tree
+from xectool.config.inputs import expand_inputs, input_name, is_remote, place_of, several_in_one, split_tree
 from xectool.config.left_out import left_out
 from xectool.config.root import RunConfig
 from xectool.config.rules.run import of_export
 from xectool.config.serialize import inline_yaml
 from xectool.errors import ConfigError, DataFileError, in_shell, nearest
 from xectool.errors.unreadable import ARCHIVE_ERRORS
-from xectool.findings import Finding, Report
+from xectool.findings import Finding, Report, Severity
 from xectool.rules import Rule, run_rules
 
 _CHECKPOINTS = (".pt", ".pth", ".safetensors")
@@ -105,6 +105,9 @@ class InputsExist(Rule[Start]):
                 yield self.error(key, f"{key}: {path} is not readable", f"chmod +r {in_shell(path)}")
 
     def _missing(self, key: str, spec: str, wanted: Path, tree: str) -> Finding:
+        if several := several_in_one(spec):
+            problem = f"{key}: {spec} is read as one name, several files are a list"
+            return self.error(key, problem, f"{key}: {inline_yaml(several)}")
         listed = "@" if spec.startswith("@") else ""
         series = None if listed else _series_beside(wanted)
         meant = series or _nearest_beside(wanted, _is_list if listed else _holds_root_files)
@@ -217,6 +220,12 @@ def validation_rules(config: RunConfig) -> Report:
     """Return what is wrong with the paths of the validation files alone."""
     found = run_rules((InputsExist(),), Start(config)).report
     return Report(tuple(item for item in found if item.where == "data.val_path"))
+
+
+def named_file_rules(config: RunConfig) -> Report:
+    """Return warnings of the checkpoints and the table that are named and not there: they may come before the run."""
+    found = run_rules((StartingCheckpointExists(), SensorPositionsExist()), Start(config)).report
+    return Report(tuple(replace(item, severity=Severity.WARNING) for item in found))
 
 
 def overlap_rules(config: RunConfig) -> Report:

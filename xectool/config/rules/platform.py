@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,11 +11,14 @@ from xectool.config.file_systems import is_network
 from xectool.config.host_memory import NumEvents
 from xectool.config.platform import Platform
 from xectool.config.root import RunConfig
-from xectool.errors import counted
-from xectool.findings import Finding
+from xectool.errors import counted, in_shell
+from xectool.findings import Finding, Report
 from xectool.rules import Rule
 
 TRACKER_SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks", "databricks-uc")
+
+KEPT = "keep it for the machine of the preset"
+_OF_SIZE = frozenset(("CFG-06", "CFG-16", "CFG-18", "CFG-20", "CFG-49"))
 
 
 @dataclass(frozen=True)
@@ -226,18 +229,36 @@ class PresetFitsTheMachine(Rule[Situation]):
 
     def check(self, facts: Situation) -> Iterator[Finding]:
         """Yield a warning where a GPU preset meets a machine without a GPU, or the wrong architecture."""
-        preset, platform = facts.config.preset, facts.platform
-        if preset in ("a100", "gh200") and platform.num_gpus == 0:
-            yield self.warning("preset", f"preset {preset} is for a GPU and this machine shows none", _again("cpu"))
-        elif preset == "gh200" and not platform.is_arm:
-            yield self.warning(
-                "preset", f"preset gh200 is for ARM and this machine is {platform.machine}", _again("a100")
-            )
+        lacking, other = _lacking(facts)
+        if lacking:  # the key alone would leave what the preset has set
+            problem = f"preset {facts.config.preset} is for {lacking}"
+            yield self.warning("preset", problem, f"{KEPT}; to train here: xectool config init --preset {other}")
 
 
-def _again(preset: str) -> str:
-    """Return the command that makes a configuration anew: the key alone leaves what the other preset has set."""
-    return f"xectool config init --preset {preset}"
+def _lacking(facts: Situation) -> tuple[str, str]:
+    """Return what the preset wants and this machine is not, and the preset to take here; empty where it fits."""
+    preset, platform = facts.config.preset, facts.platform
+    if preset in ("a100", "gh200") and platform.num_gpus == 0:
+        return "a GPU and this machine shows none", "cpu"
+    if preset == "gh200" and not platform.is_arm:
+        return f"ARM and this machine is {platform.machine}", "a100"
+    return "", ""
+
+
+def sparing_the_preset(found: Report, facts: Situation) -> Report:
+    """Return what is found of this machine; a file made for another one is not told to fit this one.
+
+    What this machine has too little of is a matter of one call here, and would spoil the file for its own machine.
+    """
+    if not _lacking(facts)[0]:
+        return found
+    return Report(tuple(_for_here(item) if item.code in _OF_SIZE else item for item in found))
+
+
+def _for_here(found: Finding) -> Finding:
+    key, colon, value = found.fix.partition(": ")
+    fix = f"{KEPT}; to train here: --set {in_shell(f'{key}={value}')}" if colon and "." in key else found.fix
+    return replace(found, problem=f"on this machine, which the preset is not for: {found.problem}", fix=fix)
 
 
 PLATFORM_RULES: tuple[Rule[Situation], ...] = (

@@ -179,6 +179,8 @@ class _Judge:
 
     def _judgements(self, key: str, before: Any, now: Any) -> Iterator[tuple[str, str]]:
         """Yield the effect and the reason; the first one counts."""
+        if key == "data.exclude" and self.same_kind and set(before or ()) <= set(now or ()):
+            yield HARMLESS, "more events are left out; inside an epoch, of the rest of it in its order"
         yield from self._refusals(key, now)
         if not self.same_kind:
             yield self._of_another_kind(key)

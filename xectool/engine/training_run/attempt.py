@@ -133,6 +133,8 @@ class RunAttempt:
             added = self.parts.quarantine.read(self.place.directory)
             if added:
                 self.observer.message(f"left out from here on, found bad later in this run: {counted(added, 'event')}")
+            if self.data.late:  # a look back at a step needs the list
+                self.parts.ranks.on_first(lambda: self.parts.quarantine.try_write(self.place.directory))
         writer.event("run_start", step=progress.step, epoch=progress.epoch, **run_start_facts(self.parts, self.data))
 
     def _result(self, fit: FitResult, outputs: RunOutputs, findings: tuple[Finding, ...]) -> TrainResult:

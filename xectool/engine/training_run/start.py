@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,15 @@ from xectool.checkpoint.transfer import transfer_encoder
 from xectool.config.load import LoadedConfig
 from xectool.config.root import RunConfig
 from xectool.engine.training_run.preflight import require_memory
+from xectool.errors import counted, in_shell
+from xectool.runlog.control import ACTIONS
 from xectool.training.process.device import Execution, apply_determinism
 from xectool.training.process.memory_faults import memory_faults
 from xectool.training.process.progress import Observer
 from xectool.training.ranks.agreement import data_facts, require_agreement
 from xectool.training.ranks.base import Ranks
 from xectool.training.record.run_dir import RunPlace, choose_place, require_writable
+from xectool.training.saving.late_exclusion import Events, in_saved_order, late_events
 from xectool.training.saving.resolved import adopt_resolved
 from xectool.training.saving.resume import (
     as_saved,
@@ -54,11 +58,13 @@ def assemble(loaded: LoadedConfig, place: RunPlace, execution: Execution, ranks:
         XecError: Configuration, memory or data do not allow it.
     """
     settings = _decided(loaded.config)
+    late: Events = frozenset()
     if place.checkpoint is not None:
         settings = _with_origin(adopt_resolved(settings, place.checkpoint), place.checkpoint)
+        settings, late = in_saved_order(settings, place.checkpoint)
     require_memory(loaded, settings, execution)
     apply_determinism(settings.training.deterministic)
-    data = open_data(settings)
+    data = replace(open_data(settings), late=late)
     require_agreement(ranks, data_facts([*data.train.files, *data.val.files]))
     with memory_faults(settings, "building the model"):
         return build_parts(data, execution, ranks), data
@@ -134,8 +140,10 @@ def begin(parts: RunParts, data: RunData, place: RunPlace, observer: Observer) -
     if checkpoint.reset_epoch:
         load_weights(parts.model, place.checkpoint.weights())
         parts.average.load({}, 0)
+        _leave_out_late(parts, data, 0, observer)
         return Progress(), {}
     progress = restore(parts, place.checkpoint)
+    _leave_out_late(parts, data, progress.step, observer)
     changed = objective_changes(parts.config, place.checkpoint)
     if changed:
         parts.spikes.forget_losses()
@@ -144,4 +152,27 @@ def begin(parts: RunParts, data: RunData, place: RunPlace, observer: Observer) -
         progress.forget_best()
     if checkpoint.refresh_lr:
         parts.schedule.restart(parts.schedule.place(progress.epoch, progress.batch))
+    if kept := "; ".join(_asked_before(parts, progress, place.directory)):
+        observer.message(f"still holds from before, whatever the configuration says: {kept}")
     return progress, {}
+
+
+def _asked_before(parts: RunParts, progress: Progress, run: Path) -> Iterator[str]:
+    """Yield what `xectool ctl`, or the way back from a spike, has set in a run, and how it goes back."""
+    scale, clip, planned = parts.schedule.scale, progress.grad_clip, parts.config.training.grad_clip
+    back = f"back: xectool ctl {in_shell(run)}"
+    if scale != 1:
+        yield f"{scale:g} times the planned learning rate ({back} lr --scale {1 / scale:g})"
+    if clip not in (None, planned):
+        highest = planned or ACTIONS["clip"].high  # 0 clips nothing
+        yield f"gradient norms are clipped at {clip:g}, not {planned:g} ({back} clip {highest:g})"
+
+
+def _leave_out_late(parts: RunParts, data: RunData, step: int, observer: Observer) -> None:
+    """Leave out what ``data.exclude`` has named since the epoch began."""
+    found = late_events(data.train, data.late, parts.config.data, step + 1)
+    if new := parts.quarantine.add(found):
+        observer.message(
+            f"left out from here on, as data.exclude asks: {counted(len(new), 'event')}; quarantine.json names them, "
+            "config.yaml keeps the list of the epoch's order"
+        )

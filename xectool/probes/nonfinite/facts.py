@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from xectool.findings import Finding, Severity
 from xectool.probes.nonfinite.culprit import INPUT, WEIGHTS
 from xectool.probes.nonfinite.raw import Anomaly
 from xectool.probes.nonfinite.search import NanSearch
+from xectool.probes.nonfinite.singles import place_of
 
 MAX_LISTED = 100
 
@@ -57,7 +59,11 @@ class NanFacts:
         if self.search.culprit is not None:
             return self.search.culprit.window
         report = self.search.report
-        return () if self.anomaly is None or report is None else tuple(report.suspects[:1])
+        if self.anomaly is None or report is None:
+            return ()
+        place = (self.anomaly.file_index, self.anomaly.entry)
+        named = (event for event in report.suspects if place_of(event) == place)
+        return tuple(islice(chain(named, report.suspects), 1))
 
     @property
     def event(self) -> dict[str, Any] | None:

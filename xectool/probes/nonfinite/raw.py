@@ -11,14 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from xectool.data.batch import EventBatch
 from xectool.data.extremes import NPHO_HIGH, NPHO_LOW, TIME_HIGH, TIME_LOW
 from xectool.detector.constants import LARGEST_LEGAL, UNKNOWN_ABOVE
+
+CHANNELS: Final = ("npho", "time")
 
 
 @dataclass(frozen=True)
@@ -65,14 +69,28 @@ def count_anomalies(batch: EventBatch) -> int:
     return sum(int(not_a_reading(values).sum()) for values in _columns(batch).values())
 
 
-def anomalies(batch: EventBatch, most: int) -> Iterator[Anomaly]:
-    """Yield the first ``most`` illegal numbers of a batch in the order of its events."""
+def count_by_sensor(batch: EventBatch) -> npt.NDArray[np.int64]:
+    """Return in how many events of a batch the photons and the time of each sensor are illegal, shape (2, S)."""
+    return np.stack([not_a_reading(values).sum(dim=0).numpy() for values in (batch.npho, batch.time)])
+
+
+def anomalies(batch: EventBatch, most: int, dead: npt.NDArray[np.bool_] | None = None) -> Iterator[Anomaly]:
+    """Yield the first ``most`` illegal numbers of a batch in the order of its events.
+
+    Args:
+        batch: On the CPU.
+        most: So many at most.
+        dead: Photons and times that are not looked at, shape (2, S).
+    """
     found = []
     for name, values in _columns(batch).items():
-        for row, place in not_a_reading(values).nonzero()[:most].tolist():
+        odd = not_a_reading(values)
+        if dead is not None and name in CHANNELS:
+            odd &= ~torch.from_numpy(dead[CHANNELS.index(name)])
+        for row, place in odd.nonzero()[:most].tolist():
             found.append((row, name, place, float(values[row, place])))
     for row, name, place, value in sorted(found, key=lambda item: item[0])[:most]:
-        sensor = place if name in ("npho", "time") else -1
+        sensor = place if name in CHANNELS else -1
         yield anomaly(batch, row, name, sensor, value, reason_of(value))
 
 

@@ -17,12 +17,15 @@ from torch import nn
 
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.data.batch import EventBatch, measured
+from xectool.detector.constants import NUM_SENSORS
 from xectool.models.normalize import Normalizer
 from xectool.probes.nonfinite.ranking import Ranking
 from xectool.probes.nonfinite.raw import (
+    CHANNELS,
     Anomaly,
     anomalies,
     count_anomalies,
+    count_by_sensor,
     illegal_rows,
     without_logarithm,
     wrong_logarithms,
@@ -33,6 +36,7 @@ from xectool.tasks.base import TrainingTask
 MAX_ANOMALIES = 1000  # named one by one; the rest is counted
 MOST_SUSPECTS = 4  # events kept of each branch with illegal numbers, to be tried on the network
 NUM_ORDINARY = 8  # events kept of the first
+_BESIDE_DEAD = "beside dead channels"
 _CHUNK = 256  # events whose illegal numbers are listed together
 
 
@@ -43,7 +47,9 @@ class ScanReport:
     Attributes:
         events: Events looked at.
         seconds: Time of the pass, reading included.
-        anomalies: Illegal numbers, some of them: those of the first event that has any before those of others.
+        anomalies: Illegal numbers, some of them: those of the first event that has any before those of others, and
+            those of channels that are dead in most events after all.
+        dead: Channels whose number is illegal in most events, as branch and sensor; none of a few events.
         num_anomalies: Their count; an event that cannot be ranked counts nothing here.
         suspects: Single events that hold illegal numbers, of each branch the first ones, in the order of their steps.
         extremes: Single events of the largest and smallest numbers, the most extreme first.
@@ -54,6 +60,7 @@ class ScanReport:
     events: int = 0
     seconds: float = 0.0
     anomalies: list[Anomaly] = field(default_factory=list)
+    dead: frozenset[tuple[str, int]] = frozenset()
     num_anomalies: int = 0
     suspects: list[EventBatch] = field(default_factory=list)
     extremes: list[EventBatch] = field(default_factory=list)
@@ -90,7 +97,7 @@ def scan(
             ranking.add(batch, steps)
     report.extremes, report.highest = ranking.events(beyond or {}), ranking.highest()
     report.suspects, report.anomalies = suspects.events(), suspects.anomalies()
-    report.num_anomalies = suspects.num_anomalies
+    report.num_anomalies, report.dead = suspects.num_anomalies, suspects.dead_channels()
     report.seconds = time.perf_counter() - began
     return report
 
@@ -123,6 +130,8 @@ class _Suspects:
         self._logs, self.num_anomalies = log_tasks, 0
         self._named: list[Anomaly] = []
         self._kept: dict[str, list[EventBatch]] = {}
+        self._events, self._counts = 0, np.zeros((len(CHANNELS), NUM_SENSORS), np.int64)
+        self._others: list[Anomaly] = []
 
     def add(self, batch: EventBatch, steps: IntArray) -> npt.NDArray[np.bool_]:
         """Look at a batch that has its extremes, and return which events hold an illegal number, shape (B,).
@@ -138,13 +147,39 @@ class _Suspects:
         wrong = list(wrong_logarithms(batch, self._logs))
         self.num_anomalies += len(wrong)
         rows = np.flatnonzero(np.logical_or.reduce([*illegal.values()]))
-        for start in range(0, len(rows), _CHUNK):  # a file that marks dead channels with NaN has millions
-            few = batch.take(rows[start : start + _CHUNK])
+        self._events += batch.num_events
+        parts = [rows[start : start + _CHUNK] for start in range(0, len(rows), _CHUNK)]
+        for part in parts:  # a file that marks dead channels with NaN has millions
+            few = batch.take(part)
             self.num_anomalies += count_anomalies(few)
+            self._counts += count_by_sensor(few)
             if room := MAX_ANOMALIES - len(self._named):
                 self._named += anomalies(few, room)
         self._named += wrong[: MAX_ANOMALIES - len(self._named)]
+        if (dead := self._dead(MOST_SUSPECTS)).any():
+            self._name_others(batch, parts, dead, steps)
         return np.asarray(np.logical_or.reduce([*found.values()]))
+
+    def _dead(self, fewest: int) -> npt.NDArray[np.bool_]:
+        """Return which photons and times are illegal in most events so far, or of so many, shape (2, S)."""
+        return 2 * self._counts > max(self._events, fewest)
+
+    def _name_others(
+        self, batch: EventBatch, parts: list[npt.NDArray[np.intp]], dead: npt.NDArray[np.bool_], steps: IntArray
+    ) -> None:
+        """Name illegal numbers beside those of dead channels, and keep the first events that hold any."""
+        for part in parts:
+            room = max(1, MAX_ANOMALIES - len(self._others))
+            found = list(anomalies(batch.take(part), room, dead))
+            self._others += found[: MAX_ANOMALIES - len(self._others)]
+            places = {(one.file_index, one.entry) for one in found}
+            held = [row for row in part if (int(batch.file_index[row]), int(batch.entry[row])) in places]
+            rows = np.array(held, np.intp)
+            self._keep(_BESIDE_DEAD, batch, rows[np.argsort(steps[rows], kind="stable")[:MOST_SUSPECTS]], steps)
+
+    def dead_channels(self) -> frozenset[tuple[str, int]]:
+        """Return the channels that are dead in most events, as branch and sensor."""
+        return frozenset((CHANNELS[channel], int(sensor)) for channel, sensor in np.argwhere(self._dead(NUM_ORDINARY)))
 
     def _keep(self, branch: str, batch: EventBatch, rows: npt.NDArray[np.intp], steps: IntArray) -> None:
         kept = self._kept.setdefault(branch, [])
@@ -159,10 +194,13 @@ class _Suspects:
 
     def anomalies(self) -> list[Anomaly]:
         """Return what is named, that of the first event before that of others."""
-        for first in self.events()[:1]:
+        dead = self.dead_channels()
+        beside = [one for one in self._others if (one.branch, one.sensor) not in dead]
+        for first in (self._kept.get(_BESIDE_DEAD, []) if beside else self.events())[:1]:
             own = [*anomalies(first, MAX_ANOMALIES), *wrong_logarithms(first, self._logs)]
-            others = [one for one in self._named if (one.file_index, one.entry) != place_of(first)]
-            return [*own, *others][:MAX_ANOMALIES]
+            others = [one for one in (*beside, *self._named) if (one.file_index, one.entry) != place_of(first)]
+            every = {(one.file_index, one.entry, one.branch, one.sensor): one for one in (*own, *others)}
+            return sorted(every.values(), key=lambda one: (one.branch, one.sensor) in dead)[:MAX_ANOMALIES]
         return []
 
 

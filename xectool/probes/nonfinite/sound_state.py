@@ -14,6 +14,7 @@ from xectool.data.batch import EventBatch
 from xectool.errors import CheckpointError
 from xectool.probes.instruments.bench import Bench, build_bench
 from xectool.probes.instruments.trial import try_step
+from xectool.training.saving.late_exclusion import in_saved_order
 from xectool.training.saving.resume import require_resumable
 
 MOST_TRIED: Final = 6  # states, the newest first; each builds the network once
@@ -44,7 +45,7 @@ def _step_to_resume(config: RunConfig, path: Path) -> int | None:
     """Return the step that a run of a configuration would go on from; None where it would not, or is another run."""
     try:
         checkpoint = store.load(path)
-        require_resumable(config, checkpoint, None, path)
+        require_resumable(in_saved_order(config, checkpoint)[0], checkpoint, None, path)
     except CheckpointError:
         return None
     name = checkpoint.config.get("mlflow", {}).get("run_name")

@@ -155,13 +155,18 @@ def _of_input(anomalies: list[Anomaly], search: NanSearch, subject: Subject, tra
     file = subject.files[first.file_index] if known else f"file {first.file_index}"
     sensor = f" sensor {first.sensor}" if first.sensor >= 0 else ""
     assert search.report is not None
-    count = search.report.num_anomalies
+    count, dead = search.report.num_anomalies, search.report.dead
     place = f"{event_named(first.run, first.event)}, entry {first.entry} of {file}"
+    verdict = f"{first.branch}{sensor} is {first.value:g} in {place}"
+    marked = f"{counted(len(dead), 'channel')} without a number in most events, as dead ones"
+    if (first.branch, first.sensor) in dead:
+        verdict = f"nothing but {marked}: {verdict}"
     return Verdict(
         "XT-NAN-DATA",
-        f"{first.branch}{sensor} is {first.value:g} in {place}",
+        verdict,
         (
-            f"{first.reason}; {counted(count, 'such number')} in {counted(search.report.events, 'event')}",
+            f"{first.reason}; {counted(count, 'such number')} in {counted(search.report.events, 'event')}"
+            + f", of {marked}, too" * bool(dead),
             "the network takes it for a dead channel or unknown truth: loss, gradient and update stay finite",
             *search.notes,
         ),

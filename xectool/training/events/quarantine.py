@@ -17,6 +17,7 @@ from xectool.errors import DiskError, RunDiverged, counted, event_named
 from xectool.runlog.atomic import write_text
 
 FILE_NAME: Final = "quarantine.json"
+ASKED: Final = "data.exclude"  # reason of an event that no guard found: a resume inside an epoch leaves it out
 ALWAYS_ALLOWED: Final = 16  # a small data set has a right to a few bad events as well
 
 
@@ -30,7 +31,7 @@ class PoisonedEvent:
         entry: Entry in the file.
         run: Run number.
         event: Event number.
-        reason: Code of the cause, such as ``XT-NAN-DATA``.
+        reason: Code of the cause, such as ``XT-NAN-DATA``, or :data:`ASKED`.
         step: Optimizer step that found it.
     """
 
@@ -69,7 +70,8 @@ class Quarantine:
         self._loader = loader
 
     def __len__(self) -> int:
-        return len(self.events)
+        """Return how many events the guards have left out."""
+        return sum(event.reason != ASKED for event in self.events)
 
     def add(self, found: Sequence[PoisonedEvent]) -> list[PoisonedEvent]:
         """Leave out further events from now on; return those that were not left out before."""
@@ -83,10 +85,10 @@ class Quarantine:
         Raises:
             RunDiverged: There are more; the list in the run directory names them all.
         """
-        if len(self.events) > self.budget:
+        if len(self) > self.budget:
             last = self.events[-1]
             raise RunDiverged(
-                f"{counted(len(self.events), 'event')} had to be left out, more than the {self.budget} allowed; the "
+                f"{counted(len(self), 'event')} had to be left out, more than the {self.budget} allowed; the "
                 f"last: entry {last.entry} of {last.file}, {event_named(last.run, last.event)} ({last.reason})",
                 where=f"{run_dir / FILE_NAME} names them all",
                 fix="look at those events; to allow more: --set guards.max_quarantined=0.2",
@@ -106,12 +108,13 @@ class Quarantine:
         return ""
 
     def read(self, run_dir: Path) -> int:
-        """Leave out what the list of the run directory names beyond what is known; return how many were added."""
+        """Leave out what guards have found beyond what is known, by the list of the run directory; return how many."""
         path = run_dir / FILE_NAME
         if not path.is_file():
             return 0
         known = len(self.events)
-        self.load_state_dict(json.loads(path.read_text(encoding="utf-8")))
+        events = json.loads(path.read_text(encoding="utf-8"))["events"]
+        self.load_state_dict({"events": [event for event in events if event["reason"] != ASKED]})
         return len(self.events) - known
 
     def state_dict(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from xectool.checkpoint.format import FORMAT_NAME, Checkpoint
 from xectool.checkpoint.inspection.training_state import schedule_problem
 from xectool.checkpoint.transfer import require_kind_of
+from xectool.config.inputs import present_inputs
 from xectool.config.left_out import leaves_out_alike
 from xectool.config.load import config_from_dict
 from xectool.config.order_keys import ORDER_KEYS
@@ -107,9 +108,8 @@ def _order_differences(
     """Return the keys on which the rest of an epoch would have other batches, with both values."""
     current, saved = config.to_dict(), checkpoint.config
     shared = {_BATCH} if config.data.batch_size == _batch_of_ranks(checkpoint, world_size)[0] else set()
-    if train is not None and leaves_out_alike(
-        config.data, saved["data"].get("exclude", ()), [file.name for file in train.files]
-    ):
+    files = present_inputs(config.data.train_path) if train is None else [file.name for file in train.files]
+    if leaves_out_alike(config.data, saved["data"].get("exclude", ()), files):
         shared.add("data.exclude")
     # A checkpoint from before a key was there was written under its default, as nearly all are that go on now.
     keys = [key for key in ORDER_KEYS if key not in shared and _at(saved, key) is not None]

@@ -52,6 +52,7 @@ class RunData:
         tables: Results about the files that are kept.
         findings: What was noticed about the files and their truth.
         num_repeated: Training events that stand before, numbers and readings; not counted where overlap is allowed.
+        late: Training events that ``data.exclude`` has named since the epoch began: (index of the file, entry).
     """
 
     train: EventSource
@@ -61,6 +62,7 @@ class RunData:
     tables: PreparedTables = field(default_factory=PreparedTables)
     findings: tuple[Finding, ...] = ()
     num_repeated: int = 0
+    late: frozenset[tuple[int, int]] = frozenset()
 
 
 def open_data(config: RunConfig, prepares: bool = False) -> RunData:

@@ -1,0 +1,81 @@
+"""Events that ``data.exclude`` names once an epoch has begun: its order stays, and its batches leave them out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from xectool.checkpoint.format import Checkpoint
+from xectool.config.data import DataConfig
+from xectool.config.inputs import present_inputs
+from xectool.config.left_out import left_out, left_out_by_name, refuse_beyond
+from xectool.config.root import RunConfig
+from xectool.data.events import EventSource
+from xectool.errors import ConfigError
+from xectool.training.events.quarantine import ASKED, PoisonedEvent
+
+Events = frozenset[tuple[int, int]]
+
+
+def in_saved_order(config: RunConfig, checkpoint: Checkpoint) -> tuple[RunConfig, Events]:
+    """Return the configuration whose epochs have the order that a checkpoint stands in, and what is left out of it.
+
+    Events named since inside an epoch have their places in its order, as those in quarantine have, and are not served.
+    They keep these places for the rest of the run, so that it ends alike wherever it is stopped.
+
+    Returns:
+        The configuration without their names, and the events as (index of the training file, entry).
+    """
+    data, saved = config.data, checkpoint.config.get("data")
+    if not data.exclude or saved is None or "progress" not in checkpoint.meta:
+        return config, frozenset()
+    paths = present_inputs(data.train_path)
+    known = _of_earlier_resumes(data, checkpoint, paths)
+    try:
+        named = left_out_by_name(data, paths)
+        before = left_out(data.model_copy(update={"exclude": tuple(saved.get("exclude", ()))}), paths)
+    except ConfigError:  # said where the files are opened
+        return config, frozenset()
+    now = set().union(*named.values())
+    is_inside = int(checkpoint.meta["progress"]["batch"]) > 0 and before <= now
+    late = now - before if is_inside else now & known
+    planned = tuple(name for name in data.exclude if not named[name] & late)
+    return config.model_copy(update={"data": data.model_copy(update={"exclude": planned})}), frozenset(late)
+
+
+def late_events(
+    source: EventSource, late: Collection[tuple[int, int]], data: DataConfig, step: int
+) -> list[PoisonedEvent]:
+    """Return what goes into the quarantine for events that are left out from a step on; not those no plan holds.
+
+    Raises:
+        ConfigError: A file has no such entry.
+    """
+    found = []
+    for index, file in enumerate(source.files):
+        wanted = np.array(sorted(entry for at, entry in late if at == index), np.int64)
+        names = (*data.exclude, *(f"{file.name}:{entry}" for entry in wanted))
+        refuse_beyond(data.model_copy(update={"exclude": names}), file.path, wanted.tolist(), file.num_entries)
+        if not len(wanted):
+            continue
+        served = np.arange(file.num_entries) if file.selected is None else file.selected
+        rows = np.flatnonzero(np.isin(served, wanted))
+        numbers = source.run_event_numbers(index)[rows]
+        found += [
+            PoisonedEvent(file.name, index, int(entry), int(run), int(event), ASKED, step)
+            for entry, (run, event) in zip(served[rows], numbers, strict=True)
+        ]
+    return found
+
+
+def _of_earlier_resumes(data: DataConfig, checkpoint: Checkpoint, paths: Sequence[str]) -> set[tuple[int, int]]:
+    """Return the events that an earlier resume inside an epoch has left out, of files that are still there."""
+    found = set[tuple[int, int]]()
+    for event in checkpoint.meta.get("quarantine", {}).get("events", ()):
+        if event["reason"] == ASKED:
+            name = f"{event['file']}:{event['entry']}"
+            with suppress(ConfigError):
+                found |= left_out(data.model_copy(update={"exclude": (name,)}), paths)
+    return found
