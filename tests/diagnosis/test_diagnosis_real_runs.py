@@ -188,16 +188,27 @@ def with_other_numbers(source: Path, path: Path, **others: tuple[Any, float]) ->
 
 
 @pytest.mark.parametrize(
-    ("branch", "value", "guards", "code"),
+    ("branch", "value", "guards", "code", "stops"),
     [
-        ("energyTruth", 10.0, {}, "XT-SPIKE-EVENT"),
-        ("weight", math.inf, {"quarantine": False}, "XT-NAN-DATA"),
-        ("weight", math.inf, {}, "XT-NAN-DATA"),
-        ("npho", 1e7, {}, "XT-SPIKE-EVENT"),
-        ("npho", 1e7, {"on_input_scale": "warn"}, "XT-SPIKE-EVENT"),
-        ("npho", math.inf, {}, "XT-NAN-DATA"),
+        ("energyTruth", 10.0, {}, "XT-SPIKE-EVENT", (15, 20)),
+        ("weight", math.inf, {"quarantine": False}, "XT-NAN-DATA", (15, 20)),
+        ("weight", math.inf, {}, "XT-NAN-DATA", (15, 20)),
+        ("npho", 1e7, {}, "XT-SPIKE-EVENT", (15, 20)),
+        ("npho", 1e7, {"on_input_scale": "warn"}, "XT-SPIKE-EVENT", (15, 20)),
+        ("npho", math.inf, {}, "XT-NAN-DATA", (15, 20)),
+        ("energyTruth", 10.0, {}, "XT-SPIKE-EVENT", (14, 18)),
+        ("weight", math.inf, {}, "XT-NAN-DATA", (14, 18)),
     ],
-    ids=["spike", "skipped", "quarantined", "implausible", "let pass", "no reading"],
+    ids=[
+        "spike",
+        "skipped",
+        "quarantined",
+        "implausible",
+        "let pass",
+        "no reading",
+        "spike, inside an epoch",
+        "quarantined, inside",
+    ],
 )
 def test_what_bad_events_did_is_a_note_once_the_run_goes_on_without_them(
     train: Train,
@@ -208,6 +219,7 @@ def test_what_bad_events_did_is_a_note_once_the_run_goes_on_without_them(
     value: float,
     guards: dict[str, Any],
     code: str,
+    stops: tuple[int, int],
 ) -> None:
     path = str(events / "train.root")
     if branch == "weight":
@@ -220,14 +232,14 @@ def test_what_bad_events_did_is_a_note_once_the_run_goes_on_without_them(
         data = {"train_path": path, "exclude": list(names)}
         return look(train(guards=guards, training={"epochs": 6}, data=data, **options))
 
-    first = excluded(max_steps=15).causes[0]
+    first = excluded(max_steps=stops[0]).causes[0]
     assert first.code == code
     # The network takes no number for a dead sensor: nothing has to be left out.
     assert ("train.root:tree:11]" in first.fix) == (branch != "npho" or value != math.inf)
     said = [line for line in first.evidence if line.startswith("also: energy: entry 11")]
     assert all("train.root:tree:11]" in line for line in said)
     assert bool(said) == (branch == "energyTruth")
-    other = excluded("train.root:12", max_steps=20, resume="auto")
+    other = excluded("train.root:12", max_steps=stops[1], resume="auto")
     assert other.causes[0].code == code
     found = excluded("train.root:12", "train.root:11", resume="auto")
     assert [cause.code for cause in found.causes] == []

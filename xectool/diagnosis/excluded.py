@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from xectool.config.data import DataConfig
-from xectool.config.left_out import entries_left_out, leaving_out
+from xectool.config.left_out import KEY, entries_left_out, leaving_out
 from xectool.diagnosis import fixes
 from xectool.diagnosis.evidence.evidence import Evidence
-from xectool.diagnosis.evidence.files import train_files
+from xectool.diagnosis.evidence.files import QUARANTINE_FILE, tolerant_json, train_files
 from xectool.diagnosis.evidence.incidents import identities
 from xectool.errors import in_shell
 from xectool.runlog.records import EventRecord
@@ -33,7 +33,9 @@ def told_mended(evidence: Evidence, events: Sequence[Identity], attempt: int, ro
     if not attempt < last or not (evidence.steps.attempt == last).any():
         return ""
     data, entries = _data_of(evidence), _by_file(evidence, events, role, attempt)
-    if not entries or not all(found <= {*entries_left_out(data, file)} for file, found in entries.items()):
+    late = _named_inside_an_epoch(evidence) if role == "train" else {}
+    gone = {file: {*entries_left_out(data, file)} | late.get(file, set()) for file in entries}
+    if not entries or any(found - gone[file] for file, found in entries.items()):
         return ""
     named = f": {fixes.events_named(evidence, events)}" if role == "train" else ""
     return f"mended: attempt {last} leaves {'it' if len(events) == 1 else 'them'} out (data.exclude){named}"
@@ -81,6 +83,16 @@ def _by_file(
         if len(row) < 2 or not 0 <= row[0] < len(files):
             return {}
         found[files[row[0]]].add(row[1])
+    return found
+
+
+def _named_inside_an_epoch(evidence: Evidence) -> dict[str, set[int]]:
+    """Return what ``data.exclude`` named once an epoch had begun: config.yaml keeps the list of that epoch's order."""
+    found = defaultdict[str, set[int]](set)
+    events = tolerant_json(evidence.run_dir / QUARANTINE_FILE).get("events")
+    for event in events if isinstance(events, list) else []:
+        if isinstance(event, dict) and event.get("reason") == KEY and isinstance(event.get("entry"), int):
+            found[str(event.get("file"))].add(event["entry"])
     return found
 
 

@@ -17,6 +17,7 @@ from xectool.runlog.manifest import MANIFEST_FILE
 CONFIG_FILE: Final = "config.yaml"
 _SHAPES: Final = {"versions": dict, "machine": dict, "extra": dict, "data_files": list}
 TRANSFER_FILE: Final = "transfer.json"  # what became of every weight of checkpoint.init_from
+QUARANTINE_FILE: Final = "quarantine.json"
 TRACKER_STATE: Final = "tracking/state.json"
 TRACKER_SETTINGS: Final = "tracking/settings.json"
 

@@ -12,12 +12,13 @@ import numpy as np
 
 from xectool.config.guards import GuardsConfig
 from xectool.config.inputs import place_of, split_tree
+from xectool.config.left_out import KEY
 from xectool.data.loader import EventLoader
 from xectool.errors import DiskError, RunDiverged, counted, event_named
 from xectool.runlog.atomic import write_text
 
 FILE_NAME: Final = "quarantine.json"
-ASKED: Final = "data.exclude"  # reason of an event that no guard found: a resume inside an epoch leaves it out
+ASKED: Final = KEY  # reason of an event that no guard found: a resume inside an epoch leaves it out
 ALWAYS_ALLOWED: Final = 16  # a small data set has a right to a few bad events as well
 
 
@@ -42,6 +43,11 @@ class PoisonedEvent:
     event: int
     reason: str
     step: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """File index and entry."""
+        return self.file_index, self.entry
 
     @property
     def identity(self) -> list[int]:
@@ -134,8 +140,10 @@ class Quarantine:
         self._leave_out([_moved(event, place) for event, place in here if place is not None])
 
     def _leave_out(self, found: Sequence[PoisonedEvent]) -> None:
-        known = {(event.file_index, event.entry) for event in self.events}
-        new = [event for event in found if (event.file_index, event.entry) not in known]
+        known = {event.place for event in self.events}
+        asked = {event.place: event for event in found if event.reason == ASKED}  # no longer the guards' own
+        self.events = [asked.get(event.place, event) for event in self.events]
+        new = [event for event in found if event.place not in known]
         if new:
             self.events += new
             self._loader.exclude(
