@@ -149,8 +149,8 @@ def test_impossible_truths_are_counted(scaled: Any, told: Any, tmp_path: Path) -
         with TreeWriter(target, {key: (v.dtype.str[1:], v.shape[1:]) for key, v in rows.items()}) as writer:
             writer.extend(rows)
         found = next(item for item in told([str(target)]) if "outside of what is possible" in item.problem)
-        assert found.problem.endswith(f"outside of what is possible; {len(entries)} such in all")
-        assert found.fix.endswith("leave these events out (data.exclude)")
+        assert found.problem.endswith(f"; {len(entries)} such in all, left out of the training")
+        assert "leave these events out: --set " in found.fix
         paste(found.fix, tmp_path)
         mended = columns_of(tmp_path / f"far{len(entries)}_known.root")["energyTruth"]
         assert np.flatnonzero(mended > 1e9).tolist() == entries

@@ -165,8 +165,7 @@ class TruthIsSound(Rule[DataFacts]):
             reason = "outside of what is possible" if outside else f"{sigmas:.3g} sigma from the rest"
             place = (*facts.place_of(cell.path), scan.branch)
             if outside:
-                ends = (RANGES[task].low, RANGES[task].high)
-                fix = impossible_truth_fix(*place, ends, len(facts.sample.files))
+                fix = impossible_truth_fix(*place, task, len(facts.sample.files))
             else:
                 fix = lone_truth_fix(*place, cell.value, cell.sensor if scan.width > 1 else None)
             yield self.warning(where, f"the truth of task {task} is {cell.value:.6g} {unit}: {reason}", fix)

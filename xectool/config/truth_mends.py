@@ -144,21 +144,20 @@ def nonfinite_truth_fix(path: str, tree: str, branch: str) -> str:
     return f'{line}; 1e10 is "not known"; or leave these events out (data.exclude)'
 
 
-def impossible_truth_fix(
-    path: str, tree: str, branch: str, ends: tuple[Sequence[float], Sequence[float]], num_files: int = 1
-) -> str:
-    """Return the command that writes a file with 1e10, "not known", where the truth is not between two ends.
+def impossible_truth_fix(path: str, tree: str, branch: str, task: str, num_files: int = 1, exclude: str = "") -> str:
+    """Return the command that writes a file with 1e10, "not known", where the truth is outside of its range.
 
     Args:
         path: File.
         tree: Its tree.
         branch: Branch of the truth.
-        ends: Smallest and largest value of each component that stays.
+        task: The task.
         num_files: Files of the sample: others may hold such truths too.
+        exclude: Setting that leaves all of these events out, as a shell takes it.
     """
-    low, high = ([float(f"{end:.6g}") for end in side] for side in ends)
+    low, high = ([float(f"{end:.6g}") for end in side] for side in (RANGES[task].low, RANGES[task].high))
     inside = f"(truth >= {low if len(low) > 1 else low[0]}) & (truth <= {high if len(high) > 1 else high[0]})"
-    line = _unknown_fix(path, tree, branch, f"np.where({inside}, truth, 1e10)")
+    line = _unknown_fix(path, tree, branch, f"np.where({inside}, truth, 1e10)", exclude)
     return f"{line}; the same for other files that hold such" if num_files > 1 else line
 
 
@@ -178,9 +177,10 @@ def lone_truth_fix(path: str, tree: str, branch: str, value: float, component: i
     return _unknown_fix(path, tree, branch, f"np.where({there}, 1e10, truth)")
 
 
-def _unknown_fix(path: str, tree: str, branch: str, again: str) -> str:
+def _unknown_fix(path: str, tree: str, branch: str, again: str, exclude: str = "") -> str:
     line = _write_again(path, tree, branch, again, "known")
-    return f'{line}; 1e10 is "not known"; or leave these events out (data.exclude)'
+    out = f": --set {exclude}" if exclude else " (data.exclude)"
+    return f'{line}; 1e10 is "not known"; or leave these events out{out}'
 
 
 def is_told_of(task: str, findings: Iterable[Finding], files: Container[str], said: str) -> bool:
