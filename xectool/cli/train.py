@@ -11,7 +11,8 @@ import typer
 from xectool.cli.options import DeviceOption, JsonOption, SetOption, parse_count
 from xectool.cli.progress import watcher
 from xectool.cli.render import AlreadyShown, Output, table
-from xectool.errors import EXIT_INTERRUPTED, EXIT_OK
+from xectool.errors import EXIT_BAD_RESULT, EXIT_INTERRUPTED, EXIT_OK
+from xectool.findings import Severity
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,7 +43,8 @@ def train(
         int | None, typer.Option(parser=parse_count, metavar="COUNT", help="Stop after this many optimizer steps.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, build the model, train nothing.")
+        bool,
+        typer.Option("--dry-run", help="Check everything, look at the first events, build the model, train nothing."),
     ] = False,
     json: JsonOption = False,
 ) -> None:
@@ -96,4 +98,7 @@ def _show(result: TrainResult, again: str, json: bool) -> None:
         for page in pages:
             screen.print(f"report: {page}", markup=False)
 
-    output.result(result.as_dict(), findings=result.findings, human=human)
+    stops = any(found.severity is Severity.ERROR for found in result.findings)  # of a dry run: at its first batch
+    output.result(result.as_dict(), findings=result.findings, bad=stops, human=human)
+    if stops:
+        raise AlreadyShown(EXIT_BAD_RESULT)
