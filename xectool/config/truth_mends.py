@@ -6,12 +6,13 @@ import itertools
 import os
 import shlex
 import sys
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Final, NamedTuple
 
 from xectool.config.inputs import input_name, split_tree
+from xectool.config.unit_mends import UnitMend, written_at_once
 from xectool.detector.constants import LARGEST_LEGAL, UNKNOWN_ABOVE
 from xectool.detector.truth_ranges import RANGES
 from xectool.errors import counted, in_shell
@@ -109,6 +110,12 @@ class UnitsOfTruth(NamedTuple):
             self._fix(),
         )
 
+    def mends(self) -> Iterator[UnitMend]:
+        """Yield what brings the files to the right unit, where the factor is known."""
+        for file in self.judged:
+            if factor := dict(RANGES[self.task].others).get(file.unit):
+                yield UnitMend(file.path, file.tree, self.branch, factor)
+
     def _fix(self) -> str:
         judged, right = self.judged, RANGES[self.task].unit
         if not judged:
@@ -195,8 +202,12 @@ def one_after_the_other(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the findings with lines that can all be pasted: a second one for a tree goes on from what the first wrote.
 
     It would write what the first one mended as it was; and no two of them write the same file, or one that is there.
+    The line that mends all units at once is the first.
     """
+    findings = tuple(findings)
     written: dict[tuple[str, str], list[str]] = {}
+    for path, tree, target in itertools.chain(*map(written_at_once, dict.fromkeys(found.fix for found in findings))):
+        written.setdefault((path, tree), []).append(target)
     done: dict[tuple[str, ...], str] = {}
     return tuple(replace(found, fix=_going_on(found.fix, written, done)) for found in findings)
 

@@ -15,6 +15,7 @@ from xectool.checks.running import Inspection, Progress, Silent, inspect_sample,
 from xectool.checks.sample import EVENTS_A_FILE, Sample, ScanSettings
 from xectool.checks.sandbox import TIME_LIMIT_S
 from xectool.checks.sharing import Sharing, plan_sharing
+from xectool.checks.unit_mends import unit_mends
 from xectool.config.inputs import Place, expand_inputs, place_of, present_inputs, split_tree
 from xectool.config.load import LoadedConfig, config_from_overrides, load_config
 from xectool.config.platform import Platform, available_memory
@@ -22,6 +23,7 @@ from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.rules.capacity import is_on_cpu
 from xectool.config.rules.count import prediction_bytes
 from xectool.config.rules.path import network_rules, validation_rules
+from xectool.config.unit_mends import with_one_line
 from xectool.engine.check_lines import Told
 from xectool.engine.data_report import DataChecked, summarised
 from xectool.engine.output_places import require_folder
@@ -95,13 +97,16 @@ def check_data(
         _look_at_use(facts, config)
         facts.num_validated = facts.other.num_events if facts.other and not options.against else None
     ran = run_rules((*DATA_CHECKS, *plugin_rules("checks", DATA_CHECKS)), facts)
+    mends = [*unit_mends(facts)]
     if compared and facts.other is not None:
-        aside = _aside(DataFacts(theirs.settings, facts.other, config), is_validation=not options.against)
+        beside = DataFacts(theirs.settings, facts.other, config)
+        mends += unit_mends(beside)
+        aside = _aside(beside, is_validation=not options.against)
         told = {(item.code, item.where) for item in ran.report}
         ran = replace(
             ran, report=Report((*ran.report, *(item for item in aside if (item.code, item.where) not in told)))
         )
-    ran = replace(ran, report=Report((*ran.report, *_validation_gone(loaded, options))))
+    ran = replace(ran, report=Report((*with_one_line(ran.report, mends), *_validation_gone(loaded, options))))
     drawn = [] if plots_into is None else _plots(facts, plots_into)
     given = [data] if isinstance(data, str) else list(data)
     flags, tree = _flags(options), settings.data.tree_name

@@ -17,6 +17,7 @@ from xectool.config.left_out import leaving_out
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.tasks import TASK_UNITS
 from xectool.config.truth_mends import FileUnit, UnitsOfTruth, impossible_truth_fix
+from xectool.config.unit_mends import with_one_line
 from xectool.data.batch import EventBatch
 from xectool.data.events import EventSource
 from xectool.data.loader import EventLoader
@@ -104,10 +105,9 @@ class Baseline:
             _counted(source, task.terms, is_odd) for is_odd in (impossible, never_filled, no_number)
         )
         validated_only = {name: seen for name, seen in val_units.items() if name not in units}
-        wrong = (seen.finding() for seen in (*units.values(), *val_units.values()))
         left_out = tuple(name for name, rows in gone.items() if rows.any())
         samples = [(source, beyond, units), (val, _counted(val, task.terms, impossible), val_units)]
-        findings = (*wrong, *_beyond(config, samples, left_out), *_empty(empty, source))
+        odd = _in_other_units(*units.values(), *val_units.values())
         return cls(
             terms=terms,
             target_std=spread,
@@ -121,7 +121,7 @@ class Baseline:
             impossible=beyond,
             never_filled=empty,
             no_number=nonfinite,
-            findings=findings,
+            findings=(*odd, *_beyond(config, samples, left_out), *_empty(empty, source)),
             left_out=left_out,
         )
 
@@ -208,6 +208,10 @@ def _counted(
 ) -> dict[str, dict[str, Any]]:
     """Return what `count_truth` finds, of the tasks where it finds something."""
     return {name: found for name in tasks if (found := count_truth(name, source, is_odd))}
+
+
+def _in_other_units(*seen: UnitsOfTruth) -> tuple[Finding, ...]:
+    return with_one_line((units.finding() for units in seen), [mend for units in seen for mend in units.mends()])
 
 
 def _beyond(
