@@ -76,3 +76,15 @@ def test_what_else_a_file_needs_goes_on_from_the_line_of_all_units(written: Writ
         subprocess.run(line, shell=True, cwd=tmp_path, check=True)
     again = engine.check_data(str(tmp_path / "both_units_whole.root"))
     assert [item for item in again.findings if item.code == "DAT-16" and item.severity.value != "info"] == []
+
+
+def test_units_are_told_by_the_proposed_names_in_the_same_pass(written: Write) -> None:
+    names = {"npho": "nphe_all", "energyTruth": "mc_energy"}
+    files = [written(f"f{n}.root", n + 1, FACTORS, names) for n in range(2)]
+    checked = engine.check_data(files)
+    assert set(of_units(checked.findings)) == {names.get(branch, branch) for branch in FACTORS}
+    assert "read by the proposed data.npho_branch=nphe_all" in of_units(checked.findings)["mc_energy"].evidence[0]
+    assert "--set data.npho_branch=nphe_all" in checked.next, "the names come first"
+    sound = [written(f"s{n}.root", n + 1, {}, names) for n in range(2)]
+    assert of_units(engine.check_data(sound).findings) == {}
+    assert of_units(engine.check_data([files[0], sound[0], written("own.root", 5, FACTORS)]).findings)
