@@ -163,6 +163,14 @@ def test_dry_run_checks_everything_and_writes_nothing(xectool: Run, files: Path)
     assert not (files / "runs" / "dry").exists()
 
 
+def test_dry_run_answers_1_where_the_first_batch_would_stop_the_training(xectool: Run, files: Path) -> None:
+    off = ("--set", "normalization.time_scale=1e-9")  # as times in ns: a hundred times too large
+    for flag in ("--json", "--quiet"):
+        outcome = xectool("train", files / "config.yaml", "--run-name", "dry", "--dry-run", *off, flag)
+        assert (outcome.code, "XT-INPUT-SCALE" in outcome.out + outcome.err) == (1, True)
+    assert not (files / "runs" / "dry").exists()
+
+
 def damaged(files: Path, tmp_path: Path, how: str) -> Path:
     """A training file that is wrong in one way."""
     path = tmp_path / "train.root"

@@ -516,3 +516,14 @@ def test_a_bad_file_is_looked_at_before_the_run_goes_on(course: Any, write_run: 
     line, _, then = cause.fix.partition("   # ")
     assert line == f"xectool check-data /data/b.root --config {place / 'config.yaml'} --deep"
     assert then.startswith("copy it again, then: xectool train ")
+
+
+@pytest.mark.parametrize(("steps", "resumes"), [(0, False), (40, True)])
+def test_a_run_that_failed_before_its_first_step_is_not_resumed(
+    course: Any, write_run: Write, steps: int, resumes: bool
+) -> None:
+    run = course(steps=40, end="failed")
+    run.rows = run.rows[:steps]
+    run.end_data = {"message": "SomeError: of its own", "code": "XT-FAILED", "next": "xectool diagnose run run"}
+    (cause,) = [cause for cause in diagnose(gather(write_run(run))).causes if cause.code == "XT-FAILED"]
+    assert ("--resume" in cause.fix) == resumes

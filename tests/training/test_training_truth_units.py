@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 import uproot
 from xectool import engine
+from xectool.config.unit_mends import written_at_once
 from xectool.detector.truth_ranges import NEVER_FILLED_FIX
 from xectool.diagnosis.cause import Cause
 from xectool.engine.checking import CheckOptions
@@ -77,10 +77,11 @@ def test_the_line_takes_the_unit_of_the_file_it_names(scaled: Any, told: Any, tm
         assert [line.split(", ")[0] for line in found.evidence] == [
             f"{path}:tree: {unit}" for path, unit in zip(files, ("keV", "MeV", "MeV"), strict=True)
         ]
-        assert found.fix.endswith("; the same for the other 2 files, each from its own unit")
+        assert "# all units of 3 files at once, into a_units.root, b0_units.root, b1_units.root" in found.fix
         paste(found.fix, tmp_path)
-        energies = columns_of(tmp_path / "a_GeV.root")["energyTruth"]
-        assert np.allclose(energies, columns_of(Path(files[1]))["energyTruth"] / 1e3, rtol=1e-6)
+        for name in ("a_units.root", "b0_units.root"):
+            energies = columns_of(tmp_path / name)["energyTruth"]
+            assert np.allclose(energies, columns_of(Path(files[1]))["energyTruth"] / 1e3, rtol=1e-6)
 
 
 def test_the_line_of_a_file_whose_name_does_not_end_in_root(scaled: Any, tmp_path: Path) -> None:
@@ -102,12 +103,12 @@ def test_several_files_in_another_unit_are_counted(scaled: Any, told: Any) -> No
     sound = scaled("sound.root")
     for (found,) in (told([sound, *odd]), warned([sound, *odd])):
         assert "looks like MeV, not GeV, in 2 of 3 files: typical size" in found.problem
-        assert found.fix.endswith("; the same for the other 1 file")
+        assert found.fix.endswith("# all units of 2 files at once, into odd0_units.root, odd1_units.root")
         assert found.where == f"{odd[0]}:tree branch energyTruth"
     for (found,) in (told(odd), warned(odd)):
         assert "looks like MeV, not GeV: typical size" in found.problem
         assert found.where == f"2 files, first {odd[0]}:tree branch energyTruth"
-        assert found.fix.endswith("; the same for the other 1 file")
+        assert found.fix.endswith("# all units of 2 files at once, into odd0_units.root, odd1_units.root")
 
 
 def test_files_too_small_to_be_judged_alone_have_no_line(scaled: Any, told: Any) -> None:
@@ -126,18 +127,14 @@ def test_validation_in_another_unit_has_its_own_warning(scaled: Any, told: Any) 
     ]
 
 
-def test_two_branches_are_mended_one_after_the_other(scaled: Any, told: Any, tmp_path: Path) -> None:
+def test_two_branches_are_mended_at_once(scaled: Any, told: Any, tmp_path: Path) -> None:
     path = scaled("two.root", energyTruth=1e3, timeTruth=1e9)
     tasks = ENERGY | {"timing": {"enabled": True, "scale": "auto", "shift": "auto"}}
     for found in (told([path], tasks), warned([path])):
         first, second = sorted(found, key=lambda item: item.where)
-        assert "# what else this file needs: then in two_GeV.root" in first.fix
+        assert first.fix == second.fix
         paste(first.fix, tmp_path)
-        paste(second.fix.replace(path, "two_GeV.root"), tmp_path)  # as the remark says
-    (again,) = warned([str(tmp_path / "two_GeV.root")])
-    assert "task timing looks like ns" in again.problem
-    paste(again.fix, tmp_path)
-    assert warned([str(tmp_path / "two_GeV_s.root")]) == []
+    assert warned([str(tmp_path / "two_units.root")]) == []
 
 
 def test_impossible_truths_are_counted(scaled: Any, told: Any, tmp_path: Path) -> None:
@@ -149,8 +146,8 @@ def test_impossible_truths_are_counted(scaled: Any, told: Any, tmp_path: Path) -
         with TreeWriter(target, {key: (v.dtype.str[1:], v.shape[1:]) for key, v in rows.items()}) as writer:
             writer.extend(rows)
         found = next(item for item in told([str(target)]) if "outside of what is possible" in item.problem)
-        assert found.problem.endswith(f"outside of what is possible; {len(entries)} such in all")
-        assert found.fix.endswith("leave these events out (data.exclude)")
+        assert found.problem.endswith(f"; {len(entries)} such in all, left out of the training")
+        assert "leave these events out: --set " in found.fix
         paste(found.fix, tmp_path)
         mended = columns_of(tmp_path / f"far{len(entries)}_known.root")["energyTruth"]
         assert np.flatnonzero(mended > 1e9).tolist() == entries
@@ -235,10 +232,10 @@ def test_truths_that_were_never_filled_are_counted(scaled: Any, told: Any, tmp_p
 def test_no_two_lines_write_the_same_file_and_none_writes_an_input(
     scaled: Any, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of four lines the third wrote t_GeV.root again; the first wrote in place of an input of that name."""
+    """Of four lines the third wrote t_units.root again; the first wrote in place of an input of that name."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "val").mkdir()
-    names = ["t.root", "val/t.root", "t_GeV.root"]
+    names = ["t.root", "val/t.root", "t_units.root"]
     for name, sizes in zip(names, ({"energyTruth": 1e3, "timeTruth": 1e9},) * 2 + ({},), strict=True):
         scaled(name, **sizes)
     tasks = ENERGY | {"timing": {"enabled": True, "scale": "auto", "shift": "auto"}}
@@ -247,8 +244,9 @@ def test_no_two_lines_write_the_same_file_and_none_writes_an_input(
     checked = engine.check_data([names[0], names[2]], CheckOptions(against=(names[1],))).findings
     for findings in (trained, checked):
         lines = [item.fix for item in findings if item.code == "DAT-16" and item.severity.value != "info"]
-        targets = [shlex.split(line, comments=True)[-1].rstrip(";") for line in lines]
-        assert [len(targets), len(set(targets))] == [4, 4], targets
+        (line,) = set(lines)
+        targets = [target for *_, target in written_at_once(line)]
+        assert [len(lines), len(targets), len(set(targets))] == [4, 2, 2], targets
         assert not set(targets) & set(names), targets
 
 

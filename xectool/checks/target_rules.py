@@ -13,9 +13,10 @@ from xectool.checks.data_facts import DataFacts, event_place
 from xectool.checks.light import ORDER, TIMES
 from xectool.checks.sample import ANGLE_TOLERANCE
 from xectool.checks.targets import TargetScan, scaled_error
+from xectool.checks.unit_mends import units_of_truth
 from xectool.config.root import RegressorConfig
 from xectool.config.tasks import TaskConfig
-from xectool.config.truth_mends import FileUnit, UnitsOfTruth, impossible_truth_fix, lone_truth_fix, nonfinite_truth_fix
+from xectool.config.truth_mends import impossible_truth_fix, lone_truth_fix, nonfinite_truth_fix
 from xectool.detector.truth_ranges import (
     NEVER_FILLED_FIX,
     RANGES,
@@ -23,7 +24,6 @@ from xectool.detector.truth_ranges import (
     other_unit,
     told_never_filled,
     told_no_number,
-    typical_size,
 )
 from xectool.errors import counted
 from xectool.findings import Finding, Severity
@@ -104,9 +104,7 @@ class TruthIsSound(Rule[DataFacts]):
 
     def _values(self, facts: DataFacts, task: str, scan: TargetScan, where: str) -> Iterator[Finding]:
         rows = scan.kept.rows
-        files = [facts.place_of(path) for path, _, _ in scan.file_means]
-        odd = [FileUnit(*facts.place_of(file.path), file.unit, file.size) for file in scan.odd_units]
-        units = UnitsOfTruth(task, scan.branch, files, odd, other_unit(task, rows), typical_size(rows))
+        units = units_of_truth(facts, task, scan)
         if units.seen:
             yield units.finding()
         else:
@@ -165,8 +163,7 @@ class TruthIsSound(Rule[DataFacts]):
             reason = "outside of what is possible" if outside else f"{sigmas:.3g} sigma from the rest"
             place = (*facts.place_of(cell.path), scan.branch)
             if outside:
-                ends = (RANGES[task].low, RANGES[task].high)
-                fix = impossible_truth_fix(*place, ends, len(facts.sample.files))
+                fix = impossible_truth_fix(*place, task, len(facts.sample.files))
             else:
                 fix = lone_truth_fix(*place, cell.value, cell.sensor if scan.width > 1 else None)
             yield self.warning(where, f"the truth of task {task} is {cell.value:.6g} {unit}: {reason}", fix)

@@ -12,7 +12,8 @@ import typer
 from xectool.cli.options import DeviceOption, JsonOption, SetOption, parse_count
 from xectool.cli.progress import watcher
 from xectool.cli.render import AlreadyShown, Output, table
-from xectool.errors import EXIT_INTERRUPTED, EXIT_OK
+from xectool.errors import EXIT_BAD_RESULT, EXIT_INTERRUPTED, EXIT_OK
+from xectool.findings import Severity
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,7 +45,8 @@ def train(
         int | None, typer.Option(parser=parse_count, metavar="COUNT", help="Stop after this many optimizer steps.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, build the model, train nothing.")
+        bool,
+        typer.Option("--dry-run", help="Check everything, look at the first events, build the model, train nothing."),
     ] = False,
     json: JsonOption = False,
 ) -> None:
@@ -105,8 +107,12 @@ def _show(result: TrainResult, again: str, json: bool, recent: Sequence[str] = (
         if told:
             screen.print(f"told above, with what mends it: {', '.join(dict.fromkeys(found.code for found in told))}")
 
+    # The training that a dry run is for would stop at its first batch.
+    stops = result.status == "dry_run" and any(found.severity is Severity.ERROR for found in result.findings)
     left = [found for found in result.findings if json or found not in told]
-    output.result(result.as_dict(), findings=left, human=human)
+    output.result(result.as_dict(), findings=left, bad=stops, human=human)
+    if stops:
+        raise AlreadyShown(EXIT_BAD_RESULT)
 
 
 def _is_told(found: Finding, recent: Sequence[str]) -> bool:

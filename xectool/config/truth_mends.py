@@ -6,12 +6,13 @@ import itertools
 import os
 import shlex
 import sys
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Final, NamedTuple
 
 from xectool.config.inputs import input_name, split_tree
+from xectool.config.unit_mends import UnitMend, written_at_once
 from xectool.detector.constants import LARGEST_LEGAL, UNKNOWN_ABOVE
 from xectool.detector.truth_ranges import RANGES
 from xectool.errors import counted, in_shell
@@ -109,6 +110,12 @@ class UnitsOfTruth(NamedTuple):
             self._fix(),
         )
 
+    def mends(self) -> Iterator[UnitMend]:
+        """Yield what brings the files to the right unit, where the factor is known."""
+        for file in self.judged:
+            if factor := dict(RANGES[self.task].others).get(file.unit):
+                yield UnitMend(file.path, file.tree, self.branch, factor)
+
     def _fix(self) -> str:
         judged, right = self.judged, RANGES[self.task].unit
         if not judged:
@@ -144,21 +151,20 @@ def nonfinite_truth_fix(path: str, tree: str, branch: str) -> str:
     return f'{line}; 1e10 is "not known"; or leave these events out (data.exclude)'
 
 
-def impossible_truth_fix(
-    path: str, tree: str, branch: str, ends: tuple[Sequence[float], Sequence[float]], num_files: int = 1
-) -> str:
-    """Return the command that writes a file with 1e10, "not known", where the truth is not between two ends.
+def impossible_truth_fix(path: str, tree: str, branch: str, task: str, num_files: int = 1, exclude: str = "") -> str:
+    """Return the command that writes a file with 1e10, "not known", where the truth is outside of its range.
 
     Args:
         path: File.
         tree: Its tree.
         branch: Branch of the truth.
-        ends: Smallest and largest value of each component that stays.
+        task: The task.
         num_files: Files of the sample: others may hold such truths too.
+        exclude: Setting that leaves all of these events out, as a shell takes it.
     """
-    low, high = ([float(f"{end:.6g}") for end in side] for side in ends)
+    low, high = ([float(f"{end:.6g}") for end in side] for side in (RANGES[task].low, RANGES[task].high))
     inside = f"(truth >= {low if len(low) > 1 else low[0]}) & (truth <= {high if len(high) > 1 else high[0]})"
-    line = _unknown_fix(path, tree, branch, f"np.where({inside}, truth, 1e10)")
+    line = _unknown_fix(path, tree, branch, f"np.where({inside}, truth, 1e10)", exclude)
     return f"{line}; the same for other files that hold such" if num_files > 1 else line
 
 
@@ -178,9 +184,10 @@ def lone_truth_fix(path: str, tree: str, branch: str, value: float, component: i
     return _unknown_fix(path, tree, branch, f"np.where({there}, 1e10, truth)")
 
 
-def _unknown_fix(path: str, tree: str, branch: str, again: str) -> str:
+def _unknown_fix(path: str, tree: str, branch: str, again: str, exclude: str = "") -> str:
     line = _write_again(path, tree, branch, again, "known")
-    return f'{line}; 1e10 is "not known"; or leave these events out (data.exclude)'
+    out = f": --set {exclude}" if exclude else " (data.exclude)"
+    return f'{line}; 1e10 is "not known"; or leave these events out{out}'
 
 
 def is_told_of(task: str, findings: Iterable[Finding], files: Container[str], said: str) -> bool:
@@ -195,8 +202,12 @@ def one_after_the_other(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the findings with lines that can all be pasted: a second one for a tree goes on from what the first wrote.
 
     It would write what the first one mended as it was; and no two of them write the same file, or one that is there.
+    The line that mends all units at once is the first.
     """
+    findings = tuple(findings)
     written: dict[tuple[str, str], list[str]] = {}
+    for path, tree, target in itertools.chain(*map(written_at_once, dict.fromkeys(found.fix for found in findings))):
+        written.setdefault((path, tree), []).append(target)
     done: dict[tuple[str, ...], str] = {}
     return tuple(replace(found, fix=_going_on(found.fix, written, done)) for found in findings)
 

@@ -41,12 +41,6 @@ class TruthRange:
     others: tuple[tuple[str, float], ...] = ()
     usual: float = 0.0
 
-    @property
-    def far(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """The range with its own width added on both sides: no other unit, and no tail, reaches beyond."""
-        ends = tuple(zip(self.low, self.high, strict=True))
-        return tuple(2 * low - high for low, high in ends), tuple(2 * high - low for low, high in ends)
-
 
 RANGES: Final[dict[str, TruthRange]] = {
     "angle": TruthRange("deg", (0.0, -360.0), (180.0, 360.0), others=(("radians", 180 / math.pi),)),
@@ -73,13 +67,13 @@ _ANGLES_TO_TELL: Final = 10
 
 
 def impossible(task: str, rows: Array) -> npt.NDArray[np.bool_]:
-    """Return which events have a truth beyond its range by more than the width of that, shape (n,).
+    """Return which events have a truth outside of its range, shape (n,).
 
     Args:
         task: The task.
         rows: Truth, shape (n, D); what is not known, NaN or 1e10, is not impossible.
     """
-    low, high = RANGES[task].far
+    low, high = RANGES[task].low, RANGES[task].high
     known = np.abs(rows) < c.UNKNOWN_ABOVE
     return np.asarray((known & ((rows < low) | (rows > high))).any(axis=1))
 

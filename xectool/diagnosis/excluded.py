@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from xectool.config.data import DataConfig
 from xectool.config.left_out import KEY, entries_left_out, leaving_out
@@ -32,13 +32,23 @@ def told_mended(evidence: Evidence, events: Sequence[Identity], attempt: int, ro
     last = evidence.attempts[-1].number if evidence.attempts else 0
     if not attempt < last or not (evidence.steps.attempt == last).any():
         return ""
-    data, entries = _data_of(evidence), _by_file(evidence, events, role, attempt)
-    late = _named_inside_an_epoch(evidence) if role == "train" else {}
-    gone = {file: {*entries_left_out(data, file)} | late.get(file, set()) for file in entries}
-    if not entries or any(found - gone[file] for file, found in entries.items()):
+    if not are_left_out(evidence, _by_file(evidence, events, role, attempt), role):
         return ""
     named = f": {fixes.events_named(evidence, events)}" if role == "train" else ""
     return f"mended: attempt {last} leaves {'it' if len(events) == 1 else 'them'} out (data.exclude){named}"
+
+
+def are_left_out(evidence: Evidence, entries: Mapping[str, set[int]], role: str = "train") -> bool:
+    """Return whether the last attempt leaves out some entries of its files; False for none."""
+    data, late = _data_of(evidence), _named_inside_an_epoch(evidence) if role == "train" else {}
+    gone = {file: {*entries_left_out(data, file)} | late.get(file, set()) for file in entries}
+    return bool(entries) and not any(found - gone[file] for file, found in entries.items())
+
+
+def is_counted_in_vain(evidence: Evidence, told: Mapping[str, Any]) -> bool:
+    """Return whether all events of a count of the last start (``target_impossible``) are left out inside its epoch."""
+    places = [tuple(place) for place in told.get("places") or () if isinstance(place, (list, tuple))]
+    return len(places) == told.get("count") and are_left_out(evidence, _by_file(evidence, places, "train"))
 
 
 def named_in(told: Iterable[EventRecord]) -> tuple[Identity, ...]:

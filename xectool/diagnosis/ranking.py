@@ -14,7 +14,7 @@ from xectool.diagnosis.consequences import may_lead
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.rules.averaged import AverageBeyondRun
 from xectool.diagnosis.rules.conventional import WorseThanConventional
-from xectool.diagnosis.rules.crash import CompileKilled, DiskFull, Failed, Hang, RecordDamaged, WorkerDead
+from xectool.diagnosis.rules.crash import END, CompileKilled, DiskFull, Failed, Hang, RecordDamaged, WorkerDead
 from xectool.diagnosis.rules.cuts import CutTooTight
 from xectool.diagnosis.rules.data import (
     NO_TRUTH,
@@ -226,7 +226,8 @@ def _also(best: Cause, same: Sequence[Cause]) -> list[str]:
         alike = [other for other in same if _comes_again(other, cause)]
         told = best if _comes_again(cause, best) else max(alike, key=_likelihood, default=cause)
         if cause.problem != best.problem and (not alike or cause.step == told.step):
-            cures[cause.problem] = "" if cause.fix == best.fix else f" ({cause.fix})"
+            is_end = cause.symptom == END  # of a run that its cause has ended: to go on as before ends the same way
+            cures[cause.problem] = "" if is_end or cause.fix == best.fix else f" ({cause.fix})"
     return [f"also: {problem}{cure}" for problem, cure in cures.items()]
 
 

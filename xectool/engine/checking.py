@@ -15,6 +15,7 @@ from xectool.checks.running import Inspection, Progress, Silent, inspect_sample,
 from xectool.checks.sample import EVENTS_A_FILE, Sample, ScanSettings
 from xectool.checks.sandbox import TIME_LIMIT_S
 from xectool.checks.sharing import Sharing, plan_sharing
+from xectool.checks.unit_mends import unit_mends
 from xectool.config.inputs import Place, expand_inputs, place_of, present_inputs, split_tree
 from xectool.config.load import LoadedConfig, config_from_overrides, load_config
 from xectool.config.platform import Platform, available_memory
@@ -22,9 +23,11 @@ from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.rules.capacity import is_on_cpu
 from xectool.config.rules.count import prediction_bytes
 from xectool.config.rules.path import network_rules, validation_rules
+from xectool.config.unit_mends import with_one_line
 from xectool.engine.check_lines import Told
 from xectool.engine.data_report import DataChecked, summarised
 from xectool.engine.output_places import require_folder
+from xectool.engine.proposed_names import proposed_names, units_by
 from xectool.engine.sensor_map import draw_sensor_map
 from xectool.errors import DataFileError, UsageError, XecError, in_shell
 from xectool.findings import Finding, Report, Severity
@@ -95,13 +98,17 @@ def check_data(
         _look_at_use(facts, config)
         facts.num_validated = facts.other.num_events if facts.other and not options.against else None
     ran = run_rules((*DATA_CHECKS, *plugin_rules("checks", DATA_CHECKS)), facts)
+    mends = [*unit_mends(facts)]
     if compared and facts.other is not None:
-        aside = _aside(DataFacts(theirs.settings, facts.other, config), is_validation=not options.against)
+        beside = DataFacts(theirs.settings, facts.other, config)
+        mends += unit_mends(beside)
+        aside = _aside(beside, is_validation=not options.against)
         told = {(item.code, item.where) for item in ran.report}
         ran = replace(
             ran, report=Report((*ran.report, *(item for item in aside if (item.code, item.where) not in told)))
         )
-    ran = replace(ran, report=Report((*ran.report, *_validation_gone(loaded, options))))
+    ran = replace(ran, report=Report((*with_one_line(ran.report, mends), *_validation_gone(loaded, options))))
+    ran = replace(ran, report=_with_proposed(ran.report, data, options, sample))
     drawn = [] if plots_into is None else _plots(facts, plots_into)
     given = [data] if isinstance(data, str) else list(data)
     flags, tree = _flags(options), settings.data.tree_name
@@ -109,6 +116,17 @@ def check_data(
     if facts.other is not None:
         lines = replace(lines, others=facts.other.files)
     return summarised(facts, ran, lines, digests=digests, plots=drawn)
+
+
+def _with_proposed(report: Report, data: str | Sequence[str], options: CheckOptions, sample: Sample) -> Report:
+    """Return a report with what is said of units where no reading has the name told, but one that is proposed."""
+    names = () if sample.scanned else proposed_names(sample.files, sample.troubles)
+    if not names or set(names) <= set(options.overrides):
+        return report
+    again = replace(options, overrides=(*options.overrides, *names), deep=False, plots=None, write_digest=False)
+    units = units_by(names, lambda: check_data(data, again).findings)
+    told = {(item.code, item.where) for item in units}  # with one line for all, those whose names were right too
+    return Report((*(item for item in report if (item.code, item.where) not in told), *units))
 
 
 def _configured(options: CheckOptions) -> LoadedConfig | None:

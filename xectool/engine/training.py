@@ -18,6 +18,7 @@ from xectool.config.rules.run import OneStartingPoint
 from xectool.config.truth_mends import one_after_the_other
 from xectool.engine.capacity import without_memory
 from xectool.engine.training_run.attempt import RunAttempt
+from xectool.engine.training_run.first_look import input_findings
 from xectool.engine.training_run.result import TrainResult, is_told
 from xectool.engine.training_run.start import assemble, begin, shared_place
 from xectool.errors import DiskError, UsageError, XecError, in_shell
@@ -60,7 +61,8 @@ def train(  # noqa: PLR0913  the function is the command: one argument an option
         run_name: Name of the run and of its directory.
         device: Device that goes before ``training.device``.
         max_steps: Stop after this many optimizer steps of the run.
-        dry_run: Check everything and build the model, but train nothing and write nothing.
+        dry_run: Check everything, look at some events and build the model, but train nothing and write nothing. What
+            would stop the training at its first batch is an error among the findings.
         observer: Receives progress.
 
     Raises:
@@ -104,6 +106,7 @@ def _train(
             watching.message(f"  fix: {found.fix}")
     findings = (*loaded.findings, *noticed)
     if dry_run:
+        findings = (*findings, *input_findings(parts, loaded))
         return TrainResult(str(place.directory), "dry_run", findings=findings)
     result = RunAttempt(parts, data, place, watching, started).run(progress, max_steps, findings)
     return _judged(result, data, watching, parts.config.checkpoint.save_artifacts) if ranks.is_first else result

@@ -29,6 +29,7 @@ _NUMERIC: Final = re.compile(r"XT-NAN|XT-SPIKE|XT-DIVERGED|RunDiverged|non-finit
 _BAD_FILE: Final = re.compile(r"'(.+?)' is (?:damaged|truncated|empty)\b")
 _BAD_FILES: Final = ("XT-DATA-DAMAGED", "XT-DATA-TRUNCATED", "XT-DATA-EMPTY")
 _OWN_CODE: Final = re.compile(r"XT-[A-Z0-9-]+")
+END: Final = "end"  # symptom of a run that something has ended
 UNSAVED_KINDS: Final = ("checkpoint_failed", "disk", "disk_low", "recorder_gap")
 
 
@@ -50,7 +51,7 @@ class WorkerDead(DiagnosisRule):
             evidence=(first_line(failure), f"data.num_workers {evidence.setting('data.num_workers', 0)}"),
             fix=fixes.resume(evidence, *fixes.workers(evidence, 0)),
             step=failure.step,
-            symptom="end",
+            symptom=END,
         )
 
 
@@ -105,7 +106,7 @@ class CompileKilled(DiagnosisRule):
             evidence=("compile_begin is recorded and compile_end is not",),
             fix=f"export TORCHINDUCTOR_COMPILE_THREADS=1; {fixes.resume(evidence)}",
             step=begun.step,
-            symptom="end",
+            symptom=END,
         )
 
 
@@ -162,7 +163,7 @@ class Hang(DiagnosisRule):
             fix=_hang_fix(evidence, attempt if standing else 0),
             severity=slow if passed else Severity.ERROR,
             step=event.step,
-            symptom="end",
+            symptom=END,
         )
 
 
@@ -189,7 +190,7 @@ class Failed(DiagnosisRule):
             evidence=(first_line(failure),),
             fix=_failure_fix(evidence, found[0] if found else "", str(failure.data.get("next") or "")),
             step=failure.step,
-            symptom="end",
+            symptom=END,
         )
 
 
@@ -205,7 +206,10 @@ def _failure_fix(evidence: Evidence, code: str, following: str) -> str:
     resumed = evidence.last("resume")
     if code == "XT-NAN-RESUME" and resumed is not None:
         return fixes.continue_from_best(evidence, step=max(1, resumed.step))
-    return following if following and "diagnose run" not in following else fixes.resume(evidence)
+    if following and "diagnose run" not in following:
+        return following
+    has_begun = evidence.steps.seen or evidence.status.step or evidence.checkpoints
+    return fixes.resume(evidence) if has_begun else fixes.train_again(evidence)
 
 
 def _look_at_file(evidence: Evidence, failure: EventRecord) -> str:

@@ -12,7 +12,7 @@ from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import mapping, number, whole
-from xectool.diagnosis.excluded import then_without
+from xectool.diagnosis.excluded import is_counted_in_vain, then_without
 from xectool.diagnosis.rules.data import SINGLE_EVENTS, file_of
 from xectool.diagnosis.rules.inputs import check_beside
 from xectool.findings import Severity
@@ -186,7 +186,8 @@ class ImpossibleTruth(DiagnosisRule):
         """Report single such events, marks, and truths of 0; where many differ, the truth is in another unit."""
         baseline, num_train = evidence.last("baseline"), _num_train(evidence)
         known = baseline.data if baseline else {}
-        marks, found = _marks(known, num_train), known.get("target_impossible") or {}
+        marks, told = _marks(known, num_train), known.get("target_impossible") or {}
+        found = {task: one for task, one in told.items() if not is_counted_in_vain(evidence, one)}
         most = min(max(SINGLE_EVENTS, MOST_FAR * num_train), num_train / 2) if num_train > 0 else 0.0
         single = {task: told for task, told in found.items() if 0 < number(told.get("count")) <= most}
         single = marks | {task: told for task, told in single.items() if task not in marks}

@@ -6,23 +6,24 @@ Axes: B events, D components of a target, S sensors, C channels, G groups of sen
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
+from xectool.config.left_out import leaving_out
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.tasks import TASK_UNITS
 from xectool.config.truth_mends import FileUnit, UnitsOfTruth, impossible_truth_fix
+from xectool.config.unit_mends import with_one_line
 from xectool.data.batch import EventBatch
 from xectool.data.events import EventSource
 from xectool.data.loader import EventLoader
 from xectool.data.plan import DataPlan
 from xectool.detector.truth_ranges import (
     NEVER_FILLED_FIX,
-    RANGES,
     impossible,
     never_filled,
     no_number,
@@ -30,11 +31,12 @@ from xectool.detector.truth_ranges import (
     told_never_filled,
     typical_size,
 )
+from xectool.errors import in_shell
 from xectool.findings import Finding, Severity
 from xectool.tasks.balance import ManualBalance
 from xectool.tasks.base import TrainingTask
 from xectool.tasks.sensor_task import SensorTask
-from xectool.training.events.targets import count_truth, known_truth, plausible, truth_by_file
+from xectool.training.events.targets import count_truth, known_truth, plausible, rows_left_out, truth_by_file
 
 FEWEST_OF_FILE = 10  # events whose truth tells its unit
 SENSOR_EVENTS = 128  # with some hundred hidden sensors each
@@ -61,6 +63,7 @@ class Baseline:
         never_filled: The same of truths of exactly 0.
         no_number: The same of truths that are NaN or infinite.
         findings: What the truth cannot be, to be said before the first step.
+        left_out: Tasks with a truth that no event can have in so few events that training leaves those out.
         far: Share of the training events whose truth of a task is far from all others, by task.
     """
 
@@ -77,6 +80,7 @@ class Baseline:
     never_filled: dict[str, dict[str, Any]] = field(default_factory=dict)
     no_number: dict[str, dict[str, Any]] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, config: RunConfig, task: TrainingTask, source: EventSource, val: EventSource) -> Baseline:
@@ -87,29 +91,27 @@ class Baseline:
             return cls()
         by_file = {name: known_truth(name, source) for name in task.terms}
         known = {name: np.concatenate(parts) for name, parts in by_file.items()}
-        sound = {name: plausible(values) for name, values in known.items()}
+        gone = rows_left_out(config.guards, known, source.num_events)
+        sound = {name: plausible(values) & ~gone[name] for name, values in known.items()}
         truth = {name: _sample(values[sound[name]]) for name, values in known.items()}
         spread = {name: float(np.sqrt(values.var(axis=0).mean())) for name, values in truth.items()}
         terms = task.trivial_losses(truth)
-        sums = torch.tensor([terms.get(term, 0.0) for term in task.terms], dtype=torch.float64)
-        counts = torch.tensor([float(term in terms) for term in task.terms], dtype=torch.float64)
         validated = {name: truth_by_file(name, val) for name in task.terms}
         of_val = {name: _plausible_sample(parts) for name, parts in validated.items()}
         units = _units(source, by_file, truth)
         val_units = _units(val, validated, of_val)
         val_terms = task.trivial_losses(of_val)
         beyond, empty, nonfinite = (
-            {name: found for name in task.terms if (found := count_truth(name, source, is_odd))}
-            for is_odd in (impossible, never_filled, no_number)
+            _counted(source, task.terms, is_odd) for is_odd in (impossible, never_filled, no_number)
         )
         validated_only = {name: seen for name, seen in val_units.items() if name not in units}
-        wrong = (seen.finding() for seen in (*units.values(), *val_units.values()))
-        far_off = {name: found for name, found in beyond.items() if name not in units}
-        findings = (*wrong, *_beyond(far_off, source), *_empty(empty, source))
+        left_out = tuple(name for name, rows in gone.items() if rows.any())
+        samples = [(source, beyond, units), (val, _counted(val, task.terms, impossible), val_units)]
+        odd = _in_other_units(*units.values(), *val_units.values())
         return cls(
             terms=terms,
             target_std=spread,
-            objective=task.combine(sums, counts),
+            objective=_objective(task, terms),
             far={name: 1.0 - float(rows.mean()) for name, rows in sound.items()},
             units={name: seen.told for name, seen in units.items()},
             val_units={name: f"{seen.seen} in {seen.place}" for name, seen in validated_only.items()},
@@ -119,7 +121,8 @@ class Baseline:
             impossible=beyond,
             never_filled=empty,
             no_number=nonfinite,
-            findings=findings,
+            findings=(*odd, *_beyond(config, samples, left_out), *_empty(empty, source)),
+            left_out=left_out,
         )
 
     @classmethod
@@ -194,16 +197,51 @@ def _units(
     return found
 
 
-def _beyond(impossible: Mapping[str, dict[str, Any]], source: EventSource) -> Iterator[Finding]:
-    for task, found in impossible.items():
-        file, branch = source.files[found["file"]], source.branches.truth[task]
+def _objective(task: TrainingTask, terms: Mapping[str, float]) -> float:
+    sums = torch.tensor([terms.get(term, 0.0) for term in task.terms], dtype=torch.float64)
+    counts = torch.tensor([float(term in terms) for term in task.terms], dtype=torch.float64)
+    return task.combine(sums, counts)
+
+
+def _counted(
+    source: EventSource, tasks: Iterable[str], is_odd: Callable[[str, np.ndarray], np.ndarray]
+) -> dict[str, dict[str, Any]]:
+    """Return what `count_truth` finds, of the tasks where it finds something."""
+    return {name: found for name in tasks if (found := count_truth(name, source, is_odd))}
+
+
+def _in_other_units(*seen: UnitsOfTruth) -> tuple[Finding, ...]:
+    return with_one_line((units.finding() for units in seen), [mend for units in seen for mend in units.mends()])
+
+
+def _beyond(
+    config: RegressorConfig,
+    samples: Iterable[tuple[EventSource, Mapping[str, dict[str, Any]], Container[str]]],
+    left_out: Container[str],
+) -> Iterator[Finding]:
+    """Yield a warning for each truth that cannot be, of the training events and of those of validation.
+
+    Where it is in another unit that is told instead. Few such events are named in a setting that leaves all of them
+    out: a second one, of another task or sample, would undo the first.
+    """
+    found = [
+        (index, source, task, told)
+        for index, (source, beyond, units) in enumerate(samples)
+        for task, told in beyond.items()
+        if task not in units
+    ]
+    events = [(source.files[file].name, entry) for _, source, _, told in found for file, entry in told["places"]]
+    are_all = all(told["count"] == len(told["places"]) for *_, told in found)
+    exclude = in_shell(leaving_out(config.data, *events)) if are_all else ""
+    for index, source, task, told in found:
+        file, branch = source.files[told["file"]], source.branches.truth[task]
         yield Finding(
             "DAT-16",
             Severity.WARNING,
-            f"the truth of task {task} is {found['value']:.6g} {TASK_UNITS[task]}: outside of what is possible; "
-            f"{found['count']} such in all",
-            where=f"{file.name} branch {branch} entry {found['entry']}",
-            fix=impossible_truth_fix(file.path, file.tree, branch, RANGES[task].far, len(source.files)),
+            f"the truth of task {task} is {told['value']:.6g} {TASK_UNITS[task]}: outside of what is possible; "
+            f"{told['count']} such in all" + (", left out of the training" if not index and task in left_out else ""),
+            where=f"{file.name} branch {branch} entry {told['entry']}",
+            fix=impossible_truth_fix(file.path, file.tree, branch, task, len(source.files), exclude),
         )
 
 

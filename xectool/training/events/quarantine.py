@@ -20,6 +20,7 @@ from xectool.runlog.atomic import write_text
 FILE_NAME: Final = "quarantine.json"
 ASKED: Final = KEY  # reason of an event that no guard found: a resume inside an epoch leaves it out
 ALWAYS_ALLOWED: Final = 16  # a small data set has a right to a few bad events as well
+SHARE_OF_BUDGET: Final = 2  # half of the places are kept for events that do harm
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Quarantine:
 
     def __init__(self, config: GuardsConfig, loader: EventLoader) -> None:
         num_events = loader.plan.num_events
-        self.few = min(max(ALWAYS_ALLOWED, int(config.max_quarantined * num_events)), num_events // 2)
+        self.few = _few(config, num_events)
         self.budget = self.few if config.max_quarantined else 0
         self.enabled = config.quarantine
         self.events: list[PoisonedEvent] = []
@@ -149,6 +150,16 @@ class Quarantine:
             self._loader.exclude(
                 np.array([event.file_index for event in new]), np.array([event.entry for event in new])
             )
+
+
+def room_for_impossible(config: GuardsConfig, num_events: int) -> int:
+    """Return how many events that cannot be a run leaves out; 0 where its guards leave out none."""
+    leaves_out = config.active("G01") and config.quarantine and config.on_input_scale == "stop"
+    return _few(config, num_events) // SHARE_OF_BUDGET if leaves_out and config.max_quarantined else 0
+
+
+def _few(config: GuardsConfig, num_events: int) -> int:
+    return min(max(ALWAYS_ALLOWED, int(config.max_quarantined * num_events)), num_events // 2)
 
 
 def _moved(event: PoisonedEvent, file_index: int) -> PoisonedEvent:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from xectool.config.guards import GuardsConfig
 from xectool.config.left_out import leaving_out
 from xectool.config.root import RegressorConfig
 from xectool.config.tasks import TaskConfig
 from xectool.config.truth_mends import nonfinite_truth_fix
 from xectool.data.events import EventSource
 from xectool.detector.constants import UNKNOWN_ABOVE
-from xectool.detector.truth_ranges import are_few, no_number, told_no_number
+from xectool.detector.truth_ranges import are_few, impossible, no_number, told_no_number
 from xectool.errors import ConfigError, DataUnusable, in_shell
 from xectool.findings import Finding, Severity
 from xectool.models.heads import LOG_FLOOR
+from xectool.training.events.quarantine import room_for_impossible
 
 PLAUSIBLE_SIGMA = 200.0  # the times of pile-up lie up to 100 widths of the peak away, and are no damage
 FAR_SIGMA = 20.0
+MOST_PLACES = 10
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 
 
@@ -28,19 +31,37 @@ def resolve_target_scaling(config: RegressorConfig, source: EventSource) -> Regr
 
     The scale of a task is one number, the root mean square spread over its components, so components keep their
     relative weight; the shift is the mean of each component. Both refer to the logarithm under ``log_transform``.
-    A run that heals itself leaves the few events far from all others out, as training will: their unit would stay.
+    Events that training will leave out set no scale, for their unit would stay: those whose truth none can have, and
+    in a run that heals itself the few far from all others.
 
     Raises:
         DataUnusable: No training event has a known truth of a task, or the truth is constant.
         ConfigError: ``log_transform`` meets a truth that is not positive.
     """
     require_logarithms(config, source)
+    tasks = config.tasks.enabled()
+    known = {name: np.concatenate(known_truth(name, source)) for name in tasks}
+    left_out = rows_left_out(config.guards, known, source.num_events)
     resolved = {}
-    for name, task in config.tasks.enabled().items():
-        truth = np.concatenate(known_truth(name, source))
+    for name, task in tasks.items():
         if _is_auto(task):
+            truth = known[name][~left_out[name]]
             resolved[name] = _resolve(name, task, truth[~_far_few(config, task, truth)], source)
     return config.model_copy(update={"tasks": config.tasks.model_copy(update=resolved)}) if resolved else config
+
+
+def rows_left_out(guards: GuardsConfig, known: Mapping[str, np.ndarray], num_events: int) -> dict[str, np.ndarray]:
+    """Return which known truths of each task no event can have, bool (n,), where they are few enough to be left out.
+
+    Args:
+        guards: Say how many may be.
+        known: Truth of each task, shape (n, D).
+        num_events: Training events.
+    """
+    found = {name: impossible(name, truth) for name, truth in known.items()}
+    if sum(int(rows.sum()) for rows in found.values()) <= room_for_impossible(guards, num_events):
+        return found
+    return {name: np.zeros(len(rows), bool) for name, rows in found.items()}
 
 
 def _is_auto(task: TaskConfig) -> bool:
@@ -206,22 +227,24 @@ def count_truth(name: str, source: EventSource, is_odd: Callable[[str, np.ndarra
         is_odd: Whether a truth is, shape (B,), of the task and its truth, shape (B, D).
 
     Returns:
-        ``count``, ``file`` as its index, ``entry`` and ``value`` of the first, and in how many events it stands as all
-        of their truth (``same``).
+        ``count``, ``file`` as its index, ``entry`` and ``value`` of the first, in how many events it stands as all of
+        their truth (``same``), and the first ten as index of the file and entry (``places``).
     """
     count = same = 0
+    places: list[tuple[int, int]] = []
     first: dict[str, Any] = {}
     for index, file in enumerate(source.files):
         truth = source.truth(index, name)
         rows = np.flatnonzero(is_odd(name, truth))
         count += len(rows)
+        entries = rows if file.selected is None else file.selected[rows]
+        places += [(index, int(entry)) for entry in entries[: MOST_PLACES - len(places)]]
         if len(rows) and not first:
-            entry = int(rows[0] if file.selected is None else file.selected[rows[0]])
             value = truth[rows[0]]
-            first = {"file": index, "entry": entry, "value": float(value[np.abs(value).argmax()])}
+            first = {"file": index, "entry": places[0][1], "value": float(value[np.abs(value).argmax()])}
         if first:
             same += int((truth == np.float32(first["value"])).all(axis=1).sum())
-    return {"count": count, **first, "same": same} if first else {}
+    return {"count": count, **first, "same": same, "places": places} if first else {}
 
 
 def known_truth(name: str, source: EventSource) -> list[np.ndarray]:

@@ -1,4 +1,4 @@
-"""Which events of a batch have readings that no event can have.
+"""Which events of a batch have readings, or a truth, that no event can have.
 
 Axes: B events, S sensors.
 """
@@ -6,15 +6,17 @@ Axes: B events, S sensors.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from xectool.data.batch import EventBatch
 from xectool.data.extremes import NPHO_HIGH, NPHO_LOW, PHOTONS, TIME_HIGH, TIME_LOW, Usual
 from xectool.detector.constants import LARGEST_NPHO, UNKNOWN_ABOVE
+from xectool.detector.truth_ranges import RANGES, impossible
 from xectool.models.normalize import Normalizer
 from xectool.training.guards.inputs import FEWEST_PHOTONS, MOST_PHOTONS
 
@@ -65,6 +67,20 @@ def implausible(batch: EventBatch, normalizer: Normalizer, before: Sequence[floa
     for row in late.nonzero().flatten().tolist():
         reasons.setdefault(row, _late(float(times[row]), float(far[row]), distance[row]))
     return sorted(reasons.items()) if not many or len(reasons) <= MOST_OF_BATCH * batch.num_events else []
+
+
+def impossible_truths(batch: EventBatch, tasks: Iterable[str]) -> dict[int, str]:
+    """Return the reason of each row of a batch whose truth of one of some tasks no event can have."""
+    reasons: dict[int, str] = {}
+    for task in tasks:
+        truth = batch.targets[task].numpy(force=True)
+        for row in np.flatnonzero(impossible(task, truth)).tolist():
+            reasons.setdefault(row, f"the truth of task {task} is {_shown(truth[row])} {RANGES[task].unit}")
+    return reasons
+
+
+def _shown(truth: np.ndarray) -> str:
+    return f"{truth[0]:.6g}" if len(truth) == 1 else str([float(f"{value:.6g}") for value in truth])
 
 
 def _bounds(photons: Tensor) -> tuple[float, float]:

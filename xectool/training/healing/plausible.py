@@ -1,4 +1,4 @@
-"""Events whose readings no event can have: named when they first come, and left out while there are few of them.
+"""Events whose readings or truth no event can have: named when they first come, left out while there are few of them.
 
 They need not show in the loss. With the logarithmic scheme a thousandfold photon number is only a bright event, and one
 without a single reading is what dead channels look like; both teach the network something that is not so.
@@ -18,12 +18,19 @@ from xectool.data.blocks import SourceFile
 from xectool.data.extremes import PHOTONS
 from xectool.errors import event_named
 from xectool.models.normalize import Normalizer
-from xectool.training.events.quarantine import PoisonedEvent
+from xectool.training.events.quarantine import PoisonedEvent, room_for_impossible
 from xectool.training.guards.report import Reporter
 from xectool.training.healing.file_gains import Sign
 from xectool.training.healing.file_light import LightByFile
 from xectool.training.healing.file_signs import MOST_FILES, FileSigns
-from xectool.training.healing.implausible import FEWEST_EVENTS, NO_READING, implausible, light_of, usual_extremes
+from xectool.training.healing.implausible import (
+    FEWEST_EVENTS,
+    NO_READING,
+    implausible,
+    impossible_truths,
+    light_of,
+    usual_extremes,
+)
 from xectool.training.healing.reach import EventsInReach
 from xectool.training.healing.repeated_readings import RepeatedReadings
 from xectool.training.record.incidents import IDENTITY_COLUMNS
@@ -34,7 +41,6 @@ from xectool.training.triage.window import without_rows
 
 REMEMBERED: Final = 64  # events of the batches before, beside those of a batch that is small
 VALIDATION: Final = 0  # epoch of a validation loader
-SHARE_OF_BUDGET: Final = 2  # half of the places are kept for events that do harm
 ABSENT, ABSURD = "XT-NAN-DATA", "XT-SPIKE-EVENT"
 
 
@@ -71,11 +77,10 @@ class PlausibleEvents:
         self._repeated: RepeatedReadings | None = RepeatedReadings()
         self._validated = False
         self._before: deque[float] = deque(maxlen=REMEMBERED)
-        guards = parts.config.guards
         self._usual = usual_extremes(self._normalizer)
         self.reach = EventsInReach(parts, reporter)
-        self.active = guards.active("G01")
-        self._leaves_out = guards.quarantine and guards.on_input_scale == "stop"
+        self.active = parts.config.guards.active("G01")
+        self._room = room_for_impossible(parts.config.guards, parts.train_loader.plan.num_events)
 
     def look(self, window: Sequence[EventBatch]) -> list[Implausible]:
         """Return the implausible events of a window; nothing after the first epoch."""
@@ -97,9 +102,10 @@ class PlausibleEvents:
         for batch in window:
             usual = self._usual.holds(batch.extremes)
             self.reach.add(batch, self._normalizer, usual)
+            named = impossible_truths(batch, self.parts.baseline.left_out)
             if not usual:
-                named = implausible(batch, self._normalizer, self._before)
-                found += [Implausible(start + row, reason) for row, reason in named]
+                named |= dict(implausible(batch, self._normalizer, self._before))
+            found += [Implausible(start + row, reason) for row, reason in sorted(named.items())]
             self._remember(batch)
             start += batch.num_events
         return found
@@ -224,9 +230,7 @@ class PlausibleEvents:
         if not found:
             return []
         events = [self._event(window, item) for item in found]
-        quarantine = self.parts.quarantine
-        room = quarantine.budget // SHARE_OF_BUDGET - len(quarantine)
-        leaves_out = self._leaves_out and len(events) <= room
+        leaves_out = len(events) <= self._room - len(self.parts.quarantine)
         first = events[0]
         self.reporter.event(
             "implausible_event",

@@ -1,0 +1,90 @@
+"""All branches in another unit, readings and truth of all files, are told in one pass with one line that mends them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import uproot
+from xectool import engine
+from xectool.engine.checking import CheckOptions
+from xectool.findings import Finding
+
+FACTORS = {"relative_time": 1e9, "energyTruth": 1e3, "uvwTruth": 10.0, "timeTruth": 1e9}
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Write:
+    """Return a function that simulates a file with some branches in another unit and others under another name."""
+
+    def write(name: str, seed: int, factors: dict[str, float], names: dict[str, str] | None = None) -> str:
+        path = tmp_path / name
+        engine.simulate(str(path), events=24, seed=seed)
+        with uproot.open(path) as file:
+            columns = dict(file["tree"].arrays(library="np"))
+        for branch, factor in factors.items():
+            values = columns[branch]
+            columns[branch] = np.where(np.abs(values) < 9e9, factor * values, values).astype(values.dtype)
+        columns = {(names or {}).get(branch, branch): values for branch, values in columns.items()}
+        with uproot.recreate(path) as file:
+            file.mktree("tree", {key: (value.dtype, value.shape[1:]) for key, value in columns.items()})
+            file["tree"].extend(columns)
+        return str(path)
+
+    return write
+
+
+def of_units(findings: tuple[Finding, ...]) -> dict[str, Finding]:
+    """Return the findings of another unit by their branch."""
+    units = [item for item in findings if "looks like" in item.problem or "look like another unit" in item.problem]
+    return {item.where.rpartition(" branch ")[2].split()[0]: item for item in units}
+
+
+def test_one_pass_names_all_branches_and_one_line_mends_all_files(written: Write, tmp_path: Path) -> None:
+    """With a line a branch and file three files took nine passes."""
+    files = [written(f"f{n}.root", n + 1, FACTORS) for n in range(2)]
+    odd, sound = written("odd.root", 3, {"energyTruth": 1e3}), written("sound.root", 4, {})
+    checked = engine.check_data([*files, sound], CheckOptions(against=(odd,)))
+    found = of_units(checked.findings)
+    assert set(found) == set(FACTORS)
+    (line,) = {item.fix for item in found.values()}
+    assert checked.next == line
+    assert line.endswith("# all units of 3 files at once, into f0_units.root, f1_units.root, odd_units.root")
+    subprocess.run(line, shell=True, cwd=tmp_path, check=True)
+    mended = [str(tmp_path / name) for name in ("f0_units.root", "f1_units.root", "odd_units.root")]
+    again = engine.check_data([*mended, sound])
+    assert (of_units(again.findings), again.is_bad) == ({}, False)
+
+
+def test_what_else_a_file_needs_goes_on_from_the_line_of_all_units(written: Write, tmp_path: Path) -> None:
+    path = written("both.root", 1, {"energyTruth": 1e3, "timeTruth": 1e9})
+    with uproot.open(path) as file:
+        columns = dict(file["tree"].arrays(library="np"))
+    columns["uvwTruth"][5] = np.nan
+    with uproot.recreate(path) as file:
+        file.mktree("tree", {key: (value.dtype, value.shape[1:]) for key, value in columns.items()})
+        file["tree"].extend(columns)
+    findings = engine.check_data(path).findings
+    (units,) = {item.fix for item in of_units(findings).values()}
+    (other,) = (item.fix for item in findings if "NaN, infinite" in item.problem)
+    assert "# after the line that writes both_units.root" in other
+    for line in (units, other):
+        subprocess.run(line, shell=True, cwd=tmp_path, check=True)
+    again = engine.check_data(str(tmp_path / "both_units_whole.root"))
+    assert [item for item in again.findings if item.code == "DAT-16" and item.severity.value != "info"] == []
+
+
+def test_units_are_told_by_the_proposed_names_in_the_same_pass(written: Write) -> None:
+    names = {"npho": "nphe_all", "energyTruth": "mc_energy"}
+    files = [written(f"f{n}.root", n + 1, FACTORS, names) for n in range(2)]
+    checked = engine.check_data(files)
+    assert set(of_units(checked.findings)) == {names.get(branch, branch) for branch in FACTORS}
+    assert "read by the proposed data.npho_branch=nphe_all" in of_units(checked.findings)["mc_energy"].evidence[0]
+    assert "--set data.npho_branch=nphe_all" in checked.next, "the names come first"
+    sound = [written(f"s{n}.root", n + 1, {}, names) for n in range(2)]
+    assert of_units(engine.check_data(sound).findings) == {}
+    assert of_units(engine.check_data([files[0], sound[0], written("own.root", 5, FACTORS)]).findings)

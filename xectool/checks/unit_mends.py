@@ -1,0 +1,34 @@
+"""Which branches of which files are in another unit, readings and truth alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from xectool.checks.data_facts import DataFacts
+from xectool.checks.file_rules import impossible_counts
+from xectool.checks.targets import TargetScan
+from xectool.config.truth_mends import FileUnit, UnitsOfTruth
+from xectool.config.unit_mends import UnitMend
+from xectool.detector.truth_ranges import RANGES, likely_unit, other_unit, typical_size
+
+
+def units_of_truth(facts: DataFacts, task: str, scan: TargetScan) -> UnitsOfTruth:
+    """Return the units that the truth of a task seems to be in."""
+    rows = scan.kept.rows
+    files = [facts.place_of(path) for path, _, _ in scan.file_means]
+    odd = [FileUnit(*facts.place_of(file.path), file.unit, file.size) for file in scan.odd_units]
+    return UnitsOfTruth(task, scan.branch, files, odd, other_unit(task, rows), typical_size(rows))
+
+
+def unit_mends(facts: DataFacts) -> Iterator[UnitMend]:
+    """Yield the branches in another unit whose factor is known, of all files of a sample."""
+    for item in () if facts.exchanged else impossible_counts(facts, channel=1):
+        cells = item.first["impossible"]
+        unit = likely_unit("timing", float(np.median([abs(cell.value) for cell in cells])))
+        if factor := dict(RANGES["timing"].others).get(unit):
+            yield UnitMend(*facts.place_of(cells[0].path), facts.settings.data.time_branch, factor)
+    for task, scan in facts.sample.targets.items():
+        if scan.known:
+            yield from units_of_truth(facts, task, scan).mends()

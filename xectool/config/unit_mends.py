@@ -1,0 +1,102 @@
+"""One line that writes all branches of all files that are in another unit again, in place of one a branch and file."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Final, NamedTuple
+
+from xectool.config.inputs import Place, place_of
+from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.errors import counted, in_shell
+from xectool.findings import Finding
+
+_MOST_FILES: Final = 20
+_AT_ONCE: Final = "   # all units of "
+_PROGRAM: Final = (
+    "import sys, numpy as np, uproot; cut = sys.argv.index('--'); "
+    "factors = {branch: float(factor) for branch, factor in (word.rsplit('=', 1) for word in sys.argv[1:cut])}; "
+    "types = lambda part: {key: (value.dtype, value.shape[1:]) for key, value in part.items()}; "
+    f"scaled = lambda values, factor: np.where(np.abs(values) < {UNKNOWN_ABOVE:g}, values * factor, values); "
+    "again = lambda part: part | {branch: scaled(part[branch], factor) for branch, factor in factors.items()}; "
+    "[(out[name] if name in out else out.mktree(name, types(part))).extend(again(part)) "
+    "for path, name, target in zip(*[iter(sys.argv[cut + 1:])] * 3) for out in [uproot.recreate(target)] "
+    "for part in uproot.open(path)[name].iterate(library='np', step_size=2000)]"
+)
+
+
+class UnitMend(NamedTuple):
+    """A branch of a file that is in another unit, and the factor that brings it to the right one."""
+
+    path: str
+    tree: str
+    branch: str
+    factor: float
+
+
+def with_one_line(findings: Iterable[Finding], mends: Sequence[UnitMend]) -> tuple[Finding, ...]:
+    """Return findings of which those of another unit have one line that mends all; as they are where one is all."""
+    if len(mends) < 2:
+        return tuple(findings)
+    line, branches = all_at_once(mends), {mend.branch for mend in mends}
+    return tuple(replace(found, fix=line) if _is_of(found, branches) else found for found in findings)
+
+
+def _is_of(found: Finding, branches: set[str]) -> bool:
+    """Return whether a finding tells another unit of one of some branches."""
+    branch = found.where.rpartition(" branch ")[2].partition(" entry ")[0]
+    is_unit = found.code in ("DAT-10", "DAT-16") and any(said in found.problem for said in ("looks like", "look like"))
+    return is_unit and branch in branches
+
+
+def all_at_once(mends: Sequence[UnitMend]) -> str:
+    """Return the command that writes each of some files once, with all of its branches in their units.
+
+    Files that need the same are written by one program; what is not known stays so.
+    """
+    by_file: dict[Place, dict[str, float]] = {}
+    for mend in mends:
+        by_file.setdefault(place_of(mend.path, mend.tree), {})[mend.branch] = mend.factor
+    files = {place_of(mend.path, mend.tree): (mend.path, mend.tree) for mend in mends}
+    shown = dict(itertools.islice(files.items(), _MOST_FILES))
+    targets = _targets([path for path, _ in shown.values()])
+    groups: dict[tuple[tuple[str, float], ...], list[str]] = {}
+    for (place, named), target in zip(shown.items(), targets, strict=True):
+        groups.setdefault(tuple(sorted(by_file[place].items())), []).extend((*named, target))
+    line = " && ".join(
+        f'{in_shell(sys.executable)} -c "{_PROGRAM}" '
+        + shlex.join((*(f"{branch}={factor!r}" for branch, factor in factors), "--", *words))
+        for factors, words in groups.items()
+    )
+    more = f"; the same for the other {counted(len(files) - len(shown), 'file')}" if len(files) > len(shown) else ""
+    return f"{line}{_AT_ONCE}{counted(len(shown), 'file')} at once, into {', '.join(targets)}{more}"
+
+
+def written_at_once(line: str) -> list[tuple[str, str, str]]:
+    """Return path, tree and what is written of each file of a line of `all_at_once`; nothing of another line."""
+    if _AT_ONCE not in line:
+        return []
+    programs = [
+        list(words) for is_end, words in itertools.groupby(_words(line), lambda word: word == "&&") if not is_end
+    ]
+    files = (words[words.index("--") + 1 :] for words in programs)
+    return [(path, tree, target) for words in files for path, tree, target in zip(*[iter(words)] * 3, strict=True)]
+
+
+def _words(line: str) -> list[str]:
+    return shlex.split(line.partition(_AT_ONCE)[0])
+
+
+def _targets(paths: Sequence[str]) -> list[str]:
+    """Return names that no file has, one a path."""
+    found: list[str] = []
+    for path in paths:
+        begin = f"{PurePath(path).stem}_units"
+        names = itertools.chain([f"{begin}.root"], (f"{begin}_{number}.root" for number in itertools.count(2)))
+        found.append(next(name for name in names if name not in found and not os.path.lexists(name)))
+    return found
