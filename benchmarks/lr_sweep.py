@@ -5,7 +5,7 @@ seeds that the rule was not chosen on, and compares the rate with the lowest los
 recommendation of a sweep with the defaults. Rates whose loss is within 5 % of the lowest are told apart by nothing but
 the draw of the weights; both counts are shown. ``again`` trains once more what was judged, from other weights on other
 batches that no sweep has seen: how often the best of one training is the best of the other within a factor of two says
-how well a single one of 200 steps can judge at all, and the mean over all of a problem judges with less noise.
+how well a single one of 200 steps can judge at all, and the median over all of a problem judges with less noise.
 ``refuse`` gives it inputs out of scale, rates too low and rates too high. ``cost`` clocks the steps of a sweep and the
 whole of it, reading included, which a training has as well; the second ratio counts it with the steps.
 Results are appended to ``--out`` as they come, and what is there already is not done again.
@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import platform
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -129,12 +130,13 @@ def _tell_again(name: str, rows: list[dict[str, Any]]) -> None:
     if not rows:
         return
     trainings = [row[which] for row in rows for which in ("first", "second")]
-    mean = {lr: sum(losses[lr] / min(losses.values()) for losses in trainings) / len(trainings) for lr in trainings[0]}
+    # The median: of twelve trainings of the autoencoder at 3e-3 one stayed at eight times the loss of the others.
+    usual = {lr: statistics.median(one[lr] / min(one.values()) for one in trainings) for lr in trainings[0]}
     agree = sum(_close(_best(row["second"]), [_best(row["first"])]) for row in rows)
     second = sum(_close(row["recommended"], [_best(row["second"])]) for row in rows)
-    together = sum(_close(row["recommended"], [_best(mean)]) for row in rows)
-    means = ", ".join(f"{lr}: {loss:.3f}" for lr, loss in mean.items())
-    print(f"| {name} | {len(rows)} | {agree} | {second} | {together} | {_best(mean):g} | {means} |")
+    together = sum(_close(row["recommended"], [_best(usual)]) for row in rows)
+    losses = ", ".join(f"{lr}: {loss:.3f}" for lr, loss in usual.items())
+    print(f"| {name} | {len(rows)} | {agree} | {second} | {together} | {_best(usual):g} | {losses} |")
 
 
 def _best(losses: dict[str, float]) -> float:
