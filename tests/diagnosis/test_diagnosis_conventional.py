@@ -104,3 +104,10 @@ def test_a_verdict_tells_of_a_long_average_and_of_the_estimate(course: Any, writ
     told = "but see the note on its averaged weights and worse than the conventional estimate"
     assert found.verdict.endswith(told)
     assert found.next.endswith("--set training.ema_decay=auto")
+
+
+def test_a_metric_far_beyond_all_numbers_asks_for_the_most_epochs(course: Any, write_run: Write) -> None:
+    curve = {epoch: 1e35 * epoch**-0.11 for epoch in range(1, EPOCHS + 1)}
+    found = engine.diagnose.run(write_run(scored(course, curve)))
+    (note,) = (note for note in found.notes if note.code == "XT-CONVENTIONAL")
+    assert "--set training.epochs=100" in note.fix

@@ -109,7 +109,7 @@ def _longer(evidence: Evidence, worst: Compared, slope: float) -> str:
     """Return the line that trains on, or anew for as many epochs as the learning curve tells to be enough."""
     if not fixes.has_finished(evidence):
         return fixes.resume(evidence)
-    ratio = worst.network / worst.estimate
+    ratio = min(worst.network / worst.estimate, 1e3)  # the tenth power of more may be no float
     longer = ratio ** (1 / slope) if slope >= LEAST_SLOPE else UNKNOWN_LONGER
     done = evidence.epochs[-1].epoch if evidence.epochs else 1
     epochs = math.ceil(done * min(max(longer, LEAST_LONGER), MOST_LONGER))
