@@ -27,6 +27,7 @@ from xectool.probes.instruments.bench import Bench
 from xectool.probes.loading.events import spread
 from xectool.probes.nonfinite.subject import of_config
 from xectool.training.process.device import compile_faults, plan_execution
+from xectool.training.process.heap import keep_freed_memory
 from xectool.training.process.memory import peak_resident_bytes
 from xectool.training.stepping.batch_loss import compiled
 from xectool.training.symptoms.torch_signs import CompilerLog
@@ -231,6 +232,8 @@ def _tell(found: ModeTime) -> None:
 def main(request: dict[str, Any]) -> dict[str, Any]:
     """Return the answer to a request: ``config``, ``mode``, ``device``, ``steps`` and ``seconds``."""
     mode = str(request["mode"])
+    if torch.device(request["device"]).type == "cpu":
+        keep_freed_memory()
     try:
         config = config_from_dict(request["config"], "request")
         steps, seconds = int(request["steps"]), float(request["seconds"])

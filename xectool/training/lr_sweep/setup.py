@@ -12,6 +12,7 @@ from xectool.data.source import open_source
 from xectool.training.events.mask_patterns import resolve_mask_patterns
 from xectool.training.events.targets import resolve_target_scaling
 from xectool.training.process.device import apply_determinism, compile_faults, plan_execution
+from xectool.training.process.heap import keep_freed_memory
 from xectool.training.process.memory_faults import memory_faults
 from xectool.training.ranks.base import Ranks
 from xectool.training.stepping.build import RunData, build_parts
@@ -36,6 +37,8 @@ def sweep_parts(config: RunConfig, device: str | None) -> Iterator[RunParts]:
         stack.callback(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled())
         stack.callback(setattr, torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)
         execution = plan_execution(config.training, device)
+        if execution.device.type == "cpu":
+            keep_freed_memory()
         apply_determinism(config.training.deterministic)
         stack.enter_context(compile_faults(execution))
         parts = build_parts(_data(config), execution, Ranks())
