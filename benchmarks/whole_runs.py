@@ -166,8 +166,9 @@ def _predicted_epoch(path: Path, seconds: float) -> tuple[float, float]:
         raise SystemExit(answered.stderr)
     loading = json.loads(answered.stdout)["result"]
     told = loading["epoch_s"] if loading["later_epoch_s"] is None else loading["later_epoch_s"]
-    share = [float(note.split("core for ")[1].split(" %")[0]) / 100 for note in loading["notes"] if "core for" in note]
-    return told, told * (share[0] if share else 1.0)
+    (low, high), first = loading["epoch_range_s"], loading["epoch_s"]
+    # From (1 - error) of the share of a core that was free, to (1 + error): `epoch_range`.
+    return told, told * low / (2 * first - high)
 
 
 def compare(name: str, seconds: float) -> dict[str, Any]:
