@@ -31,6 +31,7 @@ from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Diagnosis
 from xectool.diagnosis.evidence.evidence import Evidence, gather
 from xectool.diagnosis.evidence.files import CheckpointFile
+from xectool.diagnosis.excluded import then_without
 from xectool.diagnosis.memory_ladder import ladder
 from xectool.diagnosis.ranking import RULES, diagnose
 from xectool.diagnosis.reports.loss import loss_causes, loss_report
@@ -527,3 +528,21 @@ def test_a_run_that_failed_before_its_first_step_is_not_resumed(
     run.end_data = {"message": "SomeError: of its own", "code": "XT-FAILED", "next": "xectool diagnose run run"}
     (cause,) = [cause for cause in diagnose(gather(write_run(run))).causes if cause.code == "XT-FAILED"]
     assert ("--resume" in cause.fix) == resumes
+
+
+def test_another_run_leaves_out_what_a_resume_inside_an_epoch_has(course: Any, write_run: Write) -> None:
+    """config.yaml keeps the list of that epoch's order: the lines that train anew had those events back in."""
+    place = write_run(course(steps=40))
+    assert "data.exclude" not in fixes.train_again(gather(place))
+    event = {"file": "/data/b.root:tree", "file_index": 0, "entry": 7, "run": 1, "event": 8, "step": 3}
+    told = [{**event, "reason": "data.exclude"}, {**event, "entry": 9, "reason": "XT-NAN-DATA"}]
+    (place / "quarantine.json").write_text(json.dumps({"format": 1, "budget": 16, "events": told}))
+    evidence = gather(place)
+    kept = "--set 'data.exclude=[/data/b.root:tree:7]'"
+    assert kept in fixes.train_again(evidence)
+    assert kept in fixes.continue_from_best(evidence)
+    assert "data.exclude" not in fixes.resume(evidence)
+    files = [{"path": "/data/b.root", "tree": "tree", "role": "train"}]
+    known = replace(evidence, manifest={"attempts": [{"data_files": files}]})
+    line = then_without(known, [(0, 12, 1, 13)])
+    assert line == "   # then train with --set 'data.exclude=[/data/b.root:tree:7, /data/b.root:tree:12]'"

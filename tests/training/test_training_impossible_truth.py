@@ -18,7 +18,7 @@ from xectool.engine.training_run.result import TrainResult
 from xectool.findings import Finding
 from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
-from xectool.training.events.targets import resolve_target_scaling
+from xectool.training.events.targets import resolve_target_scaling, stretched_scales
 
 Config = Callable[..., Path]
 TASKS = {
@@ -121,3 +121,26 @@ def test_the_ends_of_a_range_are_possible_and_what_lies_beyond_is_not(task: str)
     assert not impossible(task, np.stack([low, high, np.full_like(low, 1e10), np.full_like(low, np.nan)])).any()
     step = 1e-3 * (high - low)
     assert impossible(task, np.stack([low - step, high + step])).all()
+
+
+@pytest.mark.parametrize(("guards", "told"), [({}, 0), ({"on_input_scale": "warn"}, 1)])
+def test_no_scale_is_told_to_be_stretched_by_what_is_left_out(
+    tiny_config: Config, written: Callable[..., str], guards: dict[str, object], told: int
+) -> None:
+    """It was said to make the scale 13 times as wide, while it went by the others."""
+    path = written("odd.root", energyTruth={7: -0.2})
+    config = load_config(tiny_config(data={"train_path": path}, tasks=TASKS, guards=guards)).config
+    source = open_source(config.data, "train", tasks=("energy", "uvwFI"), require_truth=True)
+    assert len(list(stretched_scales(config, source))) == told
+
+
+def test_what_a_resume_leaves_out_inside_an_epoch_is_not_told_again(
+    tiny_config: Config, written: Callable[..., str]
+) -> None:
+    path = written("odd.root", energyTruth={7: -0.2, 11: -0.2})
+    config = tiny_config(data={"train_path": path}, tasks=TASKS, guards={"on_input_scale": "warn"})
+    assert len(outside(engine.train(config, max_steps=1).findings)) == 1
+    some = engine.train(config, resume="auto", max_steps=2, overrides=["data.exclude=[odd.root:7]"])
+    assert len(outside(some.findings)) == 1
+    both = engine.train(config, resume="auto", max_steps=3, overrides=["data.exclude=[odd.root:7, odd.root:11]"])
+    assert (outside(both.findings), left_out(both)) == ([], {("odd.root:tree", 7), ("odd.root:tree", 11)})

@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from xectool.config.data import DataConfig
-from xectool.config.left_out import KEY, entries_left_out, leaving_out
+from xectool.config.left_out import entries_left_out, leaving_out
 from xectool.diagnosis import fixes
 from xectool.diagnosis.evidence.evidence import Evidence
-from xectool.diagnosis.evidence.files import QUARANTINE_FILE, tolerant_json, train_files
+from xectool.diagnosis.evidence.files import train_files
 from xectool.diagnosis.evidence.incidents import identities
+from xectool.diagnosis.evidence.left_out import data_settings
 from xectool.errors import in_shell
 from xectool.runlog.records import EventRecord
 
@@ -32,17 +32,16 @@ def told_mended(evidence: Evidence, events: Sequence[Identity], attempt: int, ro
     last = evidence.attempts[-1].number if evidence.attempts else 0
     if not attempt < last or not (evidence.steps.attempt == last).any():
         return ""
-    if not are_left_out(evidence, _by_file(evidence, events, role, attempt), role):
+    if not are_left_out(evidence, _by_file(evidence, events, role, attempt)):
         return ""
     named = f": {fixes.events_named(evidence, events)}" if role == "train" else ""
     return f"mended: attempt {last} leaves {'it' if len(events) == 1 else 'them'} out (data.exclude){named}"
 
 
-def are_left_out(evidence: Evidence, entries: Mapping[str, set[int]], role: str = "train") -> bool:
+def are_left_out(evidence: Evidence, entries: Mapping[str, set[int]]) -> bool:
     """Return whether the last attempt leaves out some entries of its files; False for none."""
-    data, late = _data_of(evidence), _named_inside_an_epoch(evidence) if role == "train" else {}
-    gone = {file: {*entries_left_out(data, file)} | late.get(file, set()) for file in entries}
-    return bool(entries) and not any(found - gone[file] for file, found in entries.items())
+    data = data_settings(evidence)
+    return bool(entries) and not any(found.difference(entries_left_out(data, file)) for file, found in entries.items())
 
 
 def is_counted_in_vain(evidence: Evidence, told: Mapping[str, Any]) -> bool:
@@ -76,7 +75,7 @@ def then_without(evidence: Evidence, events: Sequence[Identity], how: str = "the
     """Return what follows a command that looks at bad events: the option that leaves them out; empty for none."""
     entries = _by_file(evidence, events, "train") if len(events) <= MOST_EVENTS else {}
     told = [(file, entry) for file, found in entries.items() for entry in sorted(found)]
-    return f"   # {how} --set {in_shell(leaving_out(_data_of(evidence), *told))}" if told else ""
+    return f"   # {how} --set {in_shell(leaving_out(data_settings(evidence), *told))}" if told else ""
 
 
 def _attempt_of(evidence: Evidence, event: EventRecord) -> int:
@@ -94,22 +93,3 @@ def _by_file(
             return {}
         found[files[row[0]]].add(row[1])
     return found
-
-
-def _named_inside_an_epoch(evidence: Evidence) -> dict[str, set[int]]:
-    """Return what ``data.exclude`` named once an epoch had begun: config.yaml keeps the list of that epoch's order."""
-    found = defaultdict[str, set[int]](set)
-    events = tolerant_json(evidence.run_dir / QUARANTINE_FILE).get("events")
-    for event in events if isinstance(events, list) else []:
-        if isinstance(event, dict) and event.get("reason") == KEY and isinstance(event.get("entry"), int):
-            found[str(event.get("file"))].add(event["entry"])
-    return found
-
-
-def _data_of(evidence: Evidence) -> DataConfig:
-    """Return what of the configuration tells which events are left out; the defaults where it is damaged."""
-    told = {key: evidence.setting(f"data.{key}") for key in ("exclude", "tree_name")}
-    try:
-        return DataConfig.model_validate({key: value for key, value in told.items() if value is not None})
-    except ValueError:
-        return DataConfig()

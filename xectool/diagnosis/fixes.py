@@ -9,11 +9,13 @@ from typing import Final, NamedTuple
 
 from xectool.config import rates
 from xectool.config.data import DataConfig
+from xectool.config.left_out import KEY
 from xectool.config.order_keys import ORDER_KEYS
 from xectool.config.serialize import inline_yaml
 from xectool.diagnosis.evidence.evidence import MAX_EVENTS_PER_KIND, Evidence
 from xectool.diagnosis.evidence.files import CONFIG_FILE, train_files
 from xectool.diagnosis.evidence.incidents import number
+from xectool.diagnosis.evidence.left_out import kept_out
 from xectool.diagnosis.evidence.run_place import beside, inside, plain_name
 from xectool.errors import event_named, in_shell
 
@@ -212,7 +214,10 @@ def events_named(evidence: Evidence, events: Sequence[tuple[int, ...]], most: in
 
 
 def _train(evidence: Evidence, options: str, settings: Sequence[str]) -> str:
-    place = (beside if "--run-name" in options else inside)(evidence.run_dir, evidence.config)
+    is_other = "--run-name" in options
+    place = (beside if is_other else inside)(evidence.run_dir, evidence.config)
+    if is_other and not any(KEY in item for item in settings):
+        settings = (*settings, *kept_out(evidence))
     if not any(item.startswith("checkpoint.save_dir=") for item in settings):
         settings = (*settings, *place)
     return " ".join([f"xectool train {config_path(evidence)} {options}", *(f"--set {item}" for item in settings)])

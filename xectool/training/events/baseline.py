@@ -6,7 +6,7 @@ Axes: B events, D components of a target, S sensors, C channels, G groups of sen
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,8 @@ from xectool.tasks.balance import ManualBalance
 from xectool.tasks.base import TrainingTask
 from xectool.tasks.sensor_task import SensorTask
 from xectool.training.events.targets import count_truth, known_truth, plausible, rows_left_out, truth_by_file
+
+Places = Collection[tuple[int, int]]  # index of the file, entry
 
 FEWEST_OF_FILE = 10  # events whose truth tells its unit
 SENSOR_EVENTS = 128  # with some hundred hidden sensors each
@@ -83,8 +85,18 @@ class Baseline:
     left_out: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, config: RunConfig, task: TrainingTask, source: EventSource, val: EventSource) -> Baseline:
-        """Measure it on the training events, without those whose truth is far from all others."""
+    def of(
+        cls, config: RunConfig, task: TrainingTask, source: EventSource, val: EventSource, late: Places = ()
+    ) -> Baseline:
+        """Measure it on the training events, without those whose truth is far from all others.
+
+        Args:
+            config: The run.
+            task: Its task.
+            source: Training events.
+            val: Those of validation.
+            late: Training events that are left out since an epoch began: nothing is told of them alone.
+        """
         if isinstance(task, SensorTask):
             return cls.of_sensors(task, first_events(config, source))
         if not isinstance(config, RegressorConfig):
@@ -121,7 +133,7 @@ class Baseline:
             impossible=beyond,
             never_filled=empty,
             no_number=nonfinite,
-            findings=(*odd, *_beyond(config, samples, left_out), *_empty(empty, source)),
+            findings=(*odd, *_beyond(config, samples, left_out, late), *_empty(empty, source)),
             left_out=left_out,
         )
 
@@ -210,6 +222,10 @@ def _counted(
     return {name: found for name in tasks if (found := count_truth(name, source, is_odd))}
 
 
+def _are_all_among(late: Places, told: Mapping[str, Any]) -> bool:
+    return bool(told["count"] == len(told["places"]) and all(place in late for place in told["places"]))
+
+
 def _in_other_units(*seen: UnitsOfTruth) -> tuple[Finding, ...]:
     return with_one_line((units.finding() for units in seen), [mend for units in seen for mend in units.mends()])
 
@@ -218,6 +234,7 @@ def _beyond(
     config: RegressorConfig,
     samples: Iterable[tuple[EventSource, Mapping[str, dict[str, Any]], Container[str]]],
     left_out: Container[str],
+    late: Places,
 ) -> Iterator[Finding]:
     """Yield a warning for each truth that cannot be, of the training events and of those of validation.
 
@@ -228,7 +245,7 @@ def _beyond(
         (index, source, task, told)
         for index, (source, beyond, units) in enumerate(samples)
         for task, told in beyond.items()
-        if task not in units
+        if task not in units and (index or not _are_all_among(late, told))
     ]
     events = [(source.files[file].name, entry) for _, source, _, told in found for file, entry in told["places"]]
     are_all = all(told["count"] == len(told["places"]) for *_, told in found)

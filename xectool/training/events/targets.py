@@ -158,13 +158,17 @@ def stretched_scales(config: RegressorConfig, source: EventSource) -> Iterator[F
     """Yield a warning for each ``scale: auto`` that few events make more than sqrt(2) times as wide as all others do.
 
     They lie beyond 20 robust standard deviations; what lies beyond 200 sets no scale (`plausible`), and neither do they
-    where a run heals itself.
+    where a run heals itself, nor what no event can have where that is left out (`rows_left_out`).
     """
-    makes = "would make" if _heals(config) else "makes"
-    for name, task in ((name, task) for name, task in config.tasks.enabled().items() if task.scale == "auto"):
-        truths = [source.truth(index, name).astype(np.float64) for index in range(len(source.files))]
-        truth = np.concatenate(truths)
-        rows = np.flatnonzero((np.isfinite(truth) & (np.abs(truth) < UNKNOWN_ABOVE)).all(axis=1))
+    makes, tasks = "would make" if _heals(config) else "makes", config.tasks.enabled()
+    read = {
+        name: [source.truth(index, name).astype(np.float64) for index in range(len(source.files))] for name in tasks
+    }
+    known = {name: np.flatnonzero(_is_known(np.concatenate(truths))) for name, truths in read.items()}
+    by_task = {name: np.concatenate(truths)[known[name]] for name, truths in read.items()}
+    left_out = rows_left_out(config.guards, by_task, source.num_events)
+    for name, task in ((name, task) for name, task in tasks.items() if task.scale == "auto"):
+        truths, truth, rows = read[name], np.concatenate(read[name]), known[name][~left_out[name]]
         measured = _measured(task, truth[rows])
         kept = plausible(measured) if len(rows) else np.zeros(0, bool)
         rows, measured = rows[kept], measured[kept]
@@ -215,7 +219,11 @@ def plausible(truth: np.ndarray, sigmas: float = PLAUSIBLE_SIGMA) -> np.ndarray:
 def truth_by_file(name: str, source: EventSource) -> list[np.ndarray]:
     """Return the known truth of a task in physical units, float64, shape (B, D), of each file."""
     found = [source.truth(index, name).astype(np.float64) for index in range(len(source.files))]
-    return [truth[(np.isfinite(truth) & (np.abs(truth) < UNKNOWN_ABOVE)).all(axis=1)] for truth in found]
+    return [truth[_is_known(truth)] for truth in found]
+
+
+def _is_known(truth: np.ndarray) -> np.ndarray:
+    return np.asarray((np.isfinite(truth) & (np.abs(truth) < UNKNOWN_ABOVE)).all(axis=1))
 
 
 def count_truth(name: str, source: EventSource, is_odd: Callable[[str, np.ndarray], np.ndarray]) -> dict[str, Any]:

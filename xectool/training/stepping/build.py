@@ -125,7 +125,7 @@ def build_parts(data: RunData, execution: Execution, ranks: Ranks) -> RunParts:
     stepper.refusal = Refusal.of(config.guards)
     require_hidden_readings(config, task, data.train, "data.train_path")
     require_hidden_readings(config, task, data.val, "data.val_path")
-    baseline = Baseline.of(config, task, data.train, data.val)
+    baseline = Baseline.of(config, task, data.train, data.val, data.late)
     return RunParts(
         config=config,
         model=model,
