@@ -11,8 +11,8 @@ from xectool.diagnosis import fixes
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.files import train_files
 from xectool.diagnosis.evidence.incidents import identities
-from xectool.diagnosis.evidence.left_out import data_settings
-from xectool.errors import in_shell
+from xectool.diagnosis.evidence.left_out import attempt_of, data_settings, num_left_out_since
+from xectool.errors import counted, in_shell
 from xectool.runlog.records import EventRecord
 
 MOST_EVENTS: Final = 16  # in a line to paste; more that are bad are no single events
@@ -29,13 +29,26 @@ def told_mended(evidence: Evidence, events: Sequence[Identity], attempt: int, ro
         attempt: The attempt that named them.
         role: Whose files they are of, ``train`` or ``val``.
     """
-    last = evidence.attempts[-1].number if evidence.attempts else 0
-    if not attempt < last or not (evidence.steps.attempt == last).any():
-        return ""
-    if not are_left_out(evidence, _by_file(evidence, events, role, attempt)):
+    last = _goes_on(evidence, attempt)
+    if not last or not are_left_out(evidence, _by_file(evidence, events, role, attempt)):
         return ""
     named = f": {fixes.events_named(evidence, events)}" if role == "train" else ""
     return f"mended: attempt {last} leaves {'it' if len(events) == 1 else 'them'} out (data.exclude){named}"
+
+
+def told_left_out_since(evidence: Evidence, step: int, attempt: int) -> str:
+    """Return that the last attempt goes on without events that were left out after a step which named none."""
+    last, count = _goes_on(evidence, attempt), num_left_out_since(evidence, step, attempt)
+    more = counted(count, "further event")
+    return (
+        f"mended: attempt {last} leaves {more} out (data.exclude), and it did not come back" if last and count else ""
+    )
+
+
+def _goes_on(evidence: Evidence, attempt: int) -> int:
+    """Return the last attempt, where it has taken steps after an earlier one; else 0."""
+    last = evidence.attempts[-1].number if evidence.attempts else 0
+    return last if attempt < last and bool((evidence.steps.attempt == last).any()) else 0
 
 
 def are_left_out(evidence: Evidence, entries: Mapping[str, set[int]]) -> bool:
@@ -63,11 +76,11 @@ def still_there(evidence: Evidence, told: Sequence[EventRecord], role: str = "tr
         told: Records that name events of the run, one or more each.
         role: Whose files they are of, ``train`` or ``val``.
     """
-    said = [told_mended(evidence, named_in([record]), _attempt_of(evidence, record), role) for record in told]
+    said = [told_mended(evidence, named_in([record]), attempt_of(evidence, record), role) for record in told]
     left = [record for record, mended in zip(told, said, strict=True) if not mended]
     if left or not told:
         return left, ""
-    together = told_mended(evidence, named_in(told), _attempt_of(evidence, told[0]), role)
+    together = told_mended(evidence, named_in(told), attempt_of(evidence, told[0]), role)
     return list(told), together or said[0]
 
 
@@ -76,11 +89,6 @@ def then_without(evidence: Evidence, events: Sequence[Identity], how: str = "the
     entries = _by_file(evidence, events, "train") if len(events) <= MOST_EVENTS else {}
     told = [(file, entry) for file, found in entries.items() for entry in sorted(found)]
     return f"   # {how} --set {in_shell(leaving_out(data_settings(evidence), *told))}" if told else ""
-
-
-def _attempt_of(evidence: Evidence, event: EventRecord) -> int:
-    """Return the attempt that recorded what happened once."""
-    return max((one.number for one in evidence.attempts if one.started <= event.time), default=0)
 
 
 def _by_file(

@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import Any
 
 from xectool.config.data import DataConfig
 from xectool.config.left_out import KEY, leaving_out
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.files import QUARANTINE_FILE, tolerant_json
+from xectool.diagnosis.evidence.incidents import number, whole
 from xectool.errors import in_shell
+from xectool.runlog.records import EventRecord
 
 
 def data_settings(evidence: Evidence) -> DataConfig:
@@ -21,7 +25,7 @@ def data_settings(evidence: Evidence) -> DataConfig:
         data = DataConfig.model_validate({key: value for key, value in told.items() if value is not None})
     except ValueError:
         data = DataConfig()
-    late = (f"{file}:{entry}" for file, entry in _named_inside_an_epoch(evidence))
+    late = (f"{event['file']}:{event['entry']}" for event in _named_inside_an_epoch(evidence))
     return data.model_copy(update={"exclude": tuple(dict.fromkeys((*data.exclude, *late)))})
 
 
@@ -31,9 +35,22 @@ def kept_out(evidence: Evidence) -> tuple[str, ...]:
     return (in_shell(leaving_out(data_settings(evidence))),) if late else ()
 
 
-def _named_inside_an_epoch(evidence: Evidence) -> Iterator[tuple[str, int]]:
-    """Yield file and entry of what ``data.exclude`` named once an epoch had begun."""
+def num_left_out_since(evidence: Evidence, step: int, attempt: int) -> int:
+    """Return how many training events the user has left out since a step of an attempt."""
+    late = sum(whole(event.get("step"), 0) > step for event in _named_inside_an_epoch(evidence))
+    served = {attempt_of(evidence, start): number(start.data.get("num_train")) for start in evidence.of("run_start")}
+    fewer = served.get(attempt, math.nan) - served.get(evidence.attempts[-1].number, math.nan)
+    return late + (int(fewer) if fewer > 0 else 0)
+
+
+def attempt_of(evidence: Evidence, event: EventRecord) -> int:
+    """Return the attempt that recorded what happened once."""
+    return max((one.number for one in evidence.attempts if one.started <= event.time), default=0)
+
+
+def _named_inside_an_epoch(evidence: Evidence) -> Iterator[dict[str, Any]]:
+    """Yield the events that ``data.exclude`` named once an epoch had begun."""
     events = tolerant_json(evidence.run_dir / QUARANTINE_FILE).get("events")
     for event in events if isinstance(events, list) else []:
         if isinstance(event, dict) and event.get("reason") == KEY and isinstance(event.get("entry"), int):
-            yield str(event.get("file")), event["entry"]
+            yield {"file": ""} | event

@@ -13,7 +13,7 @@ from xectool.diagnosis.cases.step import CaseRule, Weight
 from xectool.diagnosis.cause import Opinion
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import identities, number
-from xectool.diagnosis.excluded import then_without, told_mended
+from xectool.diagnosis.excluded import then_without, told_left_out_since, told_mended
 from xectool.diagnosis.rules.nan_state import moment_limit, state_damage
 from xectool.errors import counted
 from xectool.findings import Severity
@@ -98,7 +98,12 @@ class SpikeFromEvent(SpikeRule):
 
     def mended(self, case: SpikeCase) -> str:
         """Return that all events that are to blame are left out by now, and the loss is what it was."""
-        return told_mended(case.evidence, _at_fault(case), case.last_attempt) if case.recovered else ""
+        if not case.recovered or case.tail or case.grew:
+            return ""
+        if case.suspects:
+            return told_mended(case.evidence, _at_fault(case), case.last_attempt)
+        last_step = int(case.evidence.steps["step"][case.rows[-1]])
+        return told_left_out_since(case.evidence, last_step, case.last_attempt)
 
     def fix(self, case: SpikeCase) -> str:
         """Return the replay that names the events, or the look at the files of many or of those left out since."""
