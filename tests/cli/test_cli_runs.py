@@ -41,6 +41,22 @@ def test_table_of_runs_goes_to_stderr(root, capsys):
     assert all(word in shown.err for word in ("one", "two", "finished", "0.5"))
 
 
+def test_a_directory_that_is_closed_to_others_is_passed_over(root, tmp_path, monkeypatch, capsys):
+    """The look for other runs met one below a home directory, and `xectool runs` told of a defect of its own."""
+    monkeypatch.chdir(tmp_path)
+    (root / "closed").mkdir()
+    is_dir = Path.is_dir
+
+    def refused(path):
+        if "closed" in path.parts[:-1]:  # whoever runs the tests may read everything
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", refused)
+    assert boundary.run(app, ["runs"]) == 2
+    assert "xectool runs --root" in capsys.readouterr().err
+
+
 def test_runs_in_other_directories_are_led_to(root, tmp_path, monkeypatch, capsys):
     """`xectool runs` did not find those of a configuration with `checkpoint.save_dir: work/runs`."""
     monkeypatch.chdir(tmp_path)

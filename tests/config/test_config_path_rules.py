@@ -206,6 +206,20 @@ def test_several_files_in_one_text_are_told_as_a_list(inputs: Path, between: str
     assert codes(path_rules(config(inputs, data={"train_path": odd}))) == []
 
 
+def test_a_space_in_a_misspelt_name_is_no_list(inputs: Path) -> None:
+    """Beside a directory `data` the advice for `data set/train.root` was the list of `data` and `set/train.root`."""
+    for name in ("data", "data set"):
+        (inputs / name).mkdir()
+        (inputs / name / "train_0.root").write_bytes(b"root")
+    spec = str(inputs / "data set" / "train.root")
+    (found,) = path_rules(config(inputs, data={"train_path": spec}))
+    assert "train_0.root" in found.fix
+    with pytest.raises(DataFileError, match="does not exist") as caught:
+        expand_inputs(spec)
+    assert "train_0.root" in caught.value.fix
+    assert "one name" not in str(caught.value)
+
+
 def test_a_missing_file_of_sensor_positions_is_found_before_the_data_is_opened(inputs: Path) -> None:
     """`config check --deep` called it sound, and `train` told of it when it had opened all files."""
     files = {"train_path": str(inputs / "train.root"), "val_path": str(inputs / "val.root")}

@@ -201,9 +201,13 @@ def missing_file(path: str, kind: str = "file") -> DataFileError:
 
 
 def several_in_one(spec: str) -> list[str]:
-    """Return the inputs that stand in one text with commas, semicolons or spaces between; none where none is there."""
+    """Return the inputs that stand in one text with commas, semicolons or spaces between; none where none is there.
+
+    A space belongs to many a name: where nothing else separates them, all of them are there.
+    """
     parts = [part for part in re.split(r"[,;\s]+", spec) if part]
-    return parts if len(parts) > 1 and present_inputs(parts) else []
+    there = [part for part in parts if present_inputs(part)] if len(parts) > 1 else []
+    return parts if there and (re.search("[,;]", spec) or there == parts) else []
 
 
 def present_inputs(paths: str | Sequence[str]) -> list[str]:

@@ -35,10 +35,17 @@ def places_of_runs(start: Path) -> list[Path]:
     found, level, left = list[Path](), [start], _MOST_LOOKED_AT
     for _ in range(_LEVELS):
         below = [path for place in level for path in _directories(place)][:left]
-        runs = {path for path in below if attempts(path)}
+        runs = {path for path in below if _is_run(path)}
         found += dict.fromkeys(path.parent for path in below if path in runs)
         level, left = [path for path in below if path not in runs], left - len(below)
     return found
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        return bool(attempts(path))
+    except OSError:  # closed to others
+        return False
 
 
 def _directories(place: Path) -> list[Path]:
