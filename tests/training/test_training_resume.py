@@ -298,7 +298,9 @@ def test_events_excluded_inside_an_epoch_are_left_out_of_the_rest_of_it_and_no_o
     )
     for stop in (3, 5, 7):  # inside the epoch, at its end, in the next
         engine.train(config, run_name="cut", resume="auto", overrides=exclusion, max_steps=stop)
-    assert engine.train(inside / "config.yaml", run_name="cut", resume="auto").steps == whole.steps
+    kept = Said()
+    assert engine.train(inside / "config.yaml", run_name="cut", resume="auto", observer=kept).steps == whole.steps
+    assert any("still left out, as data.exclude asked inside an earlier epoch: 2 events" in line for line in kept.lines)
     assert_identical(final(inside), final(inside.with_name("whole")))
     history = RunHistory(inside.with_name("whole"))
     replay = Replay(history, 4)
@@ -349,6 +351,21 @@ def test_a_resume_says_what_was_asked_for_before(tiny_config: Config) -> None:
     (line,) = [line for line in said.lines if line.startswith("still holds from before")]
     assert f"0.25 times the planned learning rate (back: xectool ctl {path.parent} lr --scale 4)" in line
     assert f"clipped at 0.5, not 1 (back: xectool ctl {path.parent} clip 1)" in line
+
+
+def test_a_resume_says_that_its_steps_have_another_number_of_events(tiny_config: Config) -> None:
+    """`submit` warned of it; twice the ranks doubled the batch of a training in mid-epoch without a word."""
+    config = tiny_config(training={"epochs": 1})
+    path = Path(engine.train(config, max_steps=1).run_dir) / store.LAST_NAME
+    alike, other = Said(), Said()
+    engine.train(config, resume="auto", max_steps=2, observer=alike)
+    saved = store.load(path)
+    saved.meta["world_size"] = 2
+    store.save(path, saved)
+    engine.train(config, resume="auto", max_steps=3, observer=other)
+    told = "the run took its steps with 16 events, and would go on with 8 (1 rank)"
+    assert [any(told in line for line in said.lines) for said in (alike, other)] == [False, True]
+    assert any("--set data.batch_size=16 " in line for line in other.lines)
 
 
 @pytest.mark.parametrize(

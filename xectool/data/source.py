@@ -120,7 +120,13 @@ def _expected(
     if cut:
         needed["uvwFI"] = data.truth_branches["uvwFI"]
     expected += [
-        ExpectedBranch(branch, TASK_WIDTHS[task], f"truth of task {task}", f"data.truth_branches.{task}")
+        ExpectedBranch(
+            branch,
+            TASK_WIDTHS[task],
+            f"truth of task {task}",
+            f"data.truth_branches.{task}",
+            f"tasks.{task}.enabled=false" if task in truth else "",
+        )
         for task, branch in needed.items()
         if require_truth or branch in file.branch_names or (cut and task == "uvwFI")
     ]

@@ -67,7 +67,7 @@ def has_finished(evidence: Evidence) -> bool:
 
 def sweep_lr(evidence: Evidence) -> str:
     """Return the command that finds a rate for the configuration of the run."""
-    return f"xectool lr-sweep {config_path(evidence)}"
+    return " ".join(["xectool lr-sweep", config_path(evidence), *(f"--set {item}" for item in kept_out(evidence))])
 
 
 def continue_from_best(evidence: Evidence, *settings: str, step: int = 0, name: str = "recovered") -> str:

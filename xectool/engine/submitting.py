@@ -30,6 +30,7 @@ from xectool.training.record.run_dir import RunPlace, choose_place, plain_name
 from xectool.training.saving.late_exclusion import in_saved_order
 from xectool.training.saving.resolved import adopt_resolved
 from xectool.training.saving.resume import require_resumable
+from xectool.training.saving.step_size import step_size_change
 
 _UNLIMITED = 1 << 60
 
@@ -213,23 +214,9 @@ def _continued(config: RunConfig, place: RunPlace, request: JobRequest) -> Itera
             fix=f"--set training.epochs={2 * done}   # goes on from its weights",
         )
         return
-    saved, accumulated = checkpoint.config, config.training.grad_accum_steps
-    if saved["training"]["grad_accum_steps"] != accumulated:
-        return
-    ranks = request.nodes * request.ranks_per_node
-    before = int(checkpoint.meta["world_size"]) * saved["data"]["batch_size"]
-    now = ranks * config.data.batch_size
-    if before != now:
-        shared, rest = divmod(before, ranks)
-        fix = f"--set data.batch_size={shared}" if shared and not rest else "xectool explain effective-batch"
-        yield Finding(
-            "XT-SUBMIT-BATCH",
-            Severity.WARNING,
-            f"the run took its steps with {before * accumulated} events, and would go on with {now * accumulated} "
-            f"({counted(ranks, 'rank')}): the learning rate was chosen for the former",
-            where="data.batch_size",
-            fix=f"{fix}   # or raise the learning rate with the batch, and look at the loss",
-        )
+    if change := step_size_change(config, checkpoint, request.nodes * request.ranks_per_node):
+        problem, fix = change
+        yield Finding("XT-SUBMIT-BATCH", Severity.WARNING, problem, where="data.batch_size", fix=fix)
 
 
 def _concerns(config: RunConfig, place: RunPlace, request: JobRequest) -> Iterator[Finding]:

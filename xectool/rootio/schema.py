@@ -19,12 +19,14 @@ class ExpectedBranch:
         width: Numbers an event: 4760 for sensors, 1 for a scalar.
         role: What it is read for, e.g. ``"truth of task energy"``.
         option: The configuration key that names it, e.g. ``data.npho_branch``.
+        without: The setting by which the job reads no such branch, e.g. ``tasks.energy.enabled=false``.
     """
 
     name: str
     width: int
     role: str
     option: str
+    without: str = ""
 
 
 def check_schema(file: EventFile, expected: Iterable[ExpectedBranch]) -> None:
@@ -51,7 +53,9 @@ def _missing(file: EventFile, branches: Sequence[ExpectedBranch], known: Set[str
     first, found = branches[0], [_meant(file, branch, known) for branch in branches]
     options = [f"--set {branch.option}={name or 'NAME'}" for branch, name in zip(branches, found, strict=True)]
     hint = f"did you mean '{found[0]}'?" if found[0] else ""
-    error = file.missing_branch(first.name, fix=" ".join(options), meant=hint)
+    unknown = [branch.without for branch, name in zip(branches, found, strict=True) if branch.without and not name]
+    instead = f"; or without: --set {' --set '.join(unknown)}" if unknown else ""
+    error = file.missing_branch(first.name, fix=" ".join(options) + instead, meant=hint)
     error.problem += f"; it is the {first.role}"
     if others := ", ".join(f"'{branch.name}' ({branch.role})" for branch in branches[1:]):
         error.problem += f"; neither are there {others}"

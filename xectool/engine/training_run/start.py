@@ -16,6 +16,7 @@ from xectool.config.root import RunConfig
 from xectool.engine.training_run.preflight import require_memory
 from xectool.errors import counted, in_shell
 from xectool.runlog.control import ACTIONS
+from xectool.training.events.quarantine import ASKED
 from xectool.training.process.device import Execution, apply_determinism
 from xectool.training.process.memory_faults import memory_faults
 from xectool.training.process.progress import Observer
@@ -31,6 +32,7 @@ from xectool.training.saving.resume import (
     require_resumable,
     start_options,
 )
+from xectool.training.saving.step_size import step_size_change
 from xectool.training.stepping.build import RunData, build_parts, open_data
 from xectool.training.stepping.parts import RunParts
 from xectool.training.stepping.state import Progress, load_weights, restore
@@ -143,6 +145,8 @@ def begin(parts: RunParts, data: RunData, place: RunPlace, observer: Observer) -
         _leave_out_late(parts, data, 0, observer)
         return Progress(), {}
     progress = restore(parts, place.checkpoint)
+    if change := step_size_change(parts.config, place.checkpoint, parts.ranks.world_size):
+        observer.message("; ".join(change))
     _leave_out_late(parts, data, progress.step, observer)
     changed = objective_changes(parts.config, place.checkpoint)
     if changed:
@@ -176,3 +180,5 @@ def _leave_out_late(parts: RunParts, data: RunData, step: int, observer: Observe
             f"left out from here on, as data.exclude asks: {counted(len(new), 'event')}; quarantine.json names them, "
             "config.yaml keeps the list of the epoch's order"
         )
+    if before := sum(event.reason == ASKED and event.place not in data.late for event in parts.quarantine.events):
+        observer.message(f"still left out, as data.exclude asked inside an earlier epoch: {counted(before, 'event')}")
