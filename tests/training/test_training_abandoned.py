@@ -63,9 +63,8 @@ def test_new_start_takes_nothing_from_the_run_it_gives_up(tiny_config: Config, t
     data = tmp_path / "events.root"
     _write(data, tiny_data / "train_000.root", 1e4)
     tasks = {"energy": {"enabled": True, "scale": "auto", "shift": "auto", "loss_fn": "mse"}}
-    config = tiny_config(
-        data={"train_path": str(data), "batch_size": 4}, guards={"on_spike": "rewind", "ring_steps": 2}, tasks=tasks
-    )
+    guards = {"on_spike": "rewind", "ring_steps": 2, "on_input_scale": "warn"}
+    config = tiny_config(data={"train_path": str(data), "batch_size": 4}, guards=guards, tasks=tasks)
     run_dir = Path(engine.train(config).run_dir)
     assert (run_dir / "quarantine.json").is_file()
     given_up = sorted(path.name for path in (run_dir / "incidents").iterdir())
