@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 import uproot
 from xectool import engine
 from xectool.checkpoint import store
+from xectool.config.guards import GuardsConfig
 from xectool.config.load import load_config
 from xectool.data.batch import EventBatch
 from xectool.data.loader import EventLoader
@@ -22,7 +24,7 @@ from xectool.errors import DiskError, RunDiverged
 from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
 from xectool.runlog.writer import RunWriter
-from xectool.training.events.quarantine import PoisonedEvent, Quarantine
+from xectool.training.events.quarantine import ASKED, PoisonedEvent, Quarantine
 from xectool.training.guards.report import Reporter
 from xectool.training.healing.healer import Healer
 from xectool.training.process.device import plan_execution
@@ -406,3 +408,14 @@ def test_excluded_events_never_come_and_all_others_do(tiny_config: Config, tiny_
     rest = whole[1].take(np.setdiff1d(np.arange(whole[1].num_events), [0, 3]))
     assert torch.equal(served[1].npho, rest.npho)
     assert torch.equal(served[1].targets["energy"], rest.targets["energy"])
+
+
+def test_the_last_event_of_a_full_quarantine_is_one_that_a_guard_has_found(tmp_path: Path) -> None:
+    """What `data.exclude` named inside an epoch lies in the same list, and takes no place in it."""
+    loader: Any = SimpleNamespace(plan=SimpleNamespace(num_events=40), exclude=lambda files, entries: None)
+    quarantine = Quarantine(GuardsConfig(max_quarantined=0.0), loader)
+    quarantine.add([PoisonedEvent("a.root:tree", 0, 4, 1, 4, ASKED, 2)])
+    quarantine.require_budget(tmp_path)
+    quarantine.add([PoisonedEvent("a.root:tree", 0, entry, 1, entry, why, 2) for entry, why in ((3, "N"), (5, ASKED))])
+    with pytest.raises(RunDiverged, match=r"1 event had to be left out, .* the last: entry 3 of a\.root:tree"):
+        quarantine.require_budget(tmp_path)

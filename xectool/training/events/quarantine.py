@@ -93,7 +93,7 @@ class Quarantine:
             RunDiverged: There are more; the list in the run directory names them all.
         """
         if len(self) > self.budget:
-            last = self.events[-1]
+            last = next(event for event in reversed(self.events) if event.reason != ASKED)
             raise RunDiverged(
                 f"{counted(len(self), 'event')} had to be left out, more than the {self.budget} allowed; the "
                 f"last: entry {last.entry} of {last.file}, {event_named(last.run, last.event)} ({last.reason})",
