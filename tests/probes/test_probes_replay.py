@@ -128,6 +128,58 @@ def test_steps_after_an_event_was_left_out_come_again(overflowing: tuple[Path, i
     assert result.sensors == (321,)
 
 
+@pytest.fixture(scope="module")
+def quarantining(overflowing: tuple[Path, int], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run with the quarantine, which leaves the event out; it keeps no checkpoint."""
+    place = tmp_path_factory.mktemp("quarantining")
+    settings = ["guards.quarantine=true", f"checkpoint.save_dir={place}", "mlflow.run_name=q"]
+    run = Path(engine.train(overflowing[0] / "config.yaml", overrides=settings).run_dir)
+    for checkpoint in run.glob("*.pt"):
+        checkpoint.unlink()
+    return run
+
+
+def test_a_step_that_lost_an_event_is_healthy_without_it_and_leads_to_the_step_with_it(
+    quarantining: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = list(RunReader(quarantining).steps())
+    short = [record.step for record in records if record.num_events == 3]
+    assert len(short) == 2  # one an epoch
+    for record in records:
+        result = engine.diagnose.replay(quarantining, record.step)
+        assert (result.good, result.healthy, result.with_left_out) == (True, True, False)
+        assert [event["entry"] for event in result.left_out] == [5] * (record.step in short)
+        assert ("healthy without" in result.verdict) == (record.step in short) == ("entry 5" in result.verdict)
+        assert ("--with-left-out" in result.next) == (record.step in short)
+    again = engine.diagnose.replay(quarantining, short[0])
+    assert any(f"left out of it: {again.left_out[0]['file']} entry 5" in line for line in again.why)
+    assert run_cli(app.app, [*shlex.split(again.next)[1:], "--json"]) == 1
+    answer = json.loads(capsys.readouterr().out)["result"]
+    assert not answer["finite"]
+    assert answer["with_left_out"]
+    assert "served again" in answer["verdict"]
+    assert [suspect["entry"] for suspect in answer["suspects"]] == [5]
+    assert answer["differences"] == []
+
+
+def test_only_the_asked_step_is_served_what_was_left_out(quarantining: Path) -> None:
+    """The event would turn the weights of every step after the first one that has it into no numbers."""
+    records = list(RunReader(quarantining).steps())
+    short, later = (record for record in records if record.num_events == 3)
+    assert short.step < later.step
+    result = engine.diagnose.replay(quarantining, later.step, with_counterfactuals=True, with_left_out=True)
+    assert not result.finite
+    without = next(item for item in result.counterfactuals if item.change == "without suspects")
+    assert without.loss == pytest.approx(later.loss, rel=1e-6)
+    slower = next(item for item in result.counterfactuals if item.change == "lr / 10")
+    assert not slower.healthy  # the step itself still holds the event
+    whole = next(record for record in records if record.num_events == 4)
+    none = engine.diagnose.replay(quarantining, whole.step, with_left_out=True)
+    assert none.good
+    assert not none.with_left_out
+    assert "the run left no event out of this step: --with-left-out changes nothing" in none.why
+
+
 class Clipping(NullObserver):
     """Asks, as the live control does, for a smaller limit of the gradient norm after two steps."""
 

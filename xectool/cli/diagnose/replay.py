@@ -14,7 +14,7 @@ from xectool.errors import EXIT_BAD_RESULT
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from xectool.engine.diagnose.replaying import ReplayResult
+    from xectool.engine.diagnose.replayed_step import ReplayResult
 
 MAX_ROWS = 20
 
@@ -25,6 +25,9 @@ def replay(
     counterfactuals: Annotated[
         bool, typer.Option("--counterfactuals", help="Try what would have cured it: events, rate, precision.")
     ] = False,
+    with_left_out: Annotated[
+        bool, typer.Option("--with-left-out", help="Serve it the events that the run left out of this step.")
+    ] = False,
     device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -33,13 +36,20 @@ def replay(
 
     with watcher(quiet=json) as observer:
         result = engine.diagnose.replay(
-            run, step, with_counterfactuals=counterfactuals, device=device, observer=observer
+            run,
+            step,
+            with_counterfactuals=counterfactuals,
+            with_left_out=with_left_out,
+            device=device,
+            observer=observer,
         )
-    bad = not (result.reproduced and result.healthy)
     Output("diagnose replay", json).result(
-        result.as_dict(), findings=result.findings if json else (), bad=bad, human=lambda screen: _show(screen, result)
+        result.as_dict(),
+        findings=result.findings if json else (),
+        bad=not result.good,
+        human=lambda screen: _show(screen, result),
     )
-    if bad:
+    if not result.good:
         raise AlreadyShown(EXIT_BAD_RESULT)
 
 
@@ -54,5 +64,4 @@ def _show(screen: Console, result: ReplayResult) -> None:
             for c in result.counterfactuals
         ]
         screen.print(table("with one thing changed", ["change", "loss", "gradient norm", "cures", "what"], tried))
-    good = result.reproduced and result.healthy
-    screen.print(verdict_box(result.verdict, result.why, result.next, good))
+    screen.print(verdict_box(result.verdict, result.why, result.next, result.good))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from xectool.data.batch import EventBatch
 from xectool.diagnosis import fixes
 from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.fixes import check_files
-from xectool.errors import counted, event_named, in_shell
+from xectool.engine.diagnose.replayed_step import MOST_NAMED, ReplayResult, identities, named, told_of
+from xectool.errors import counted, in_shell
 from xectool.findings import Finding, Severity
 from xectool.probes.instruments.module_stats import ModuleStats, step_stats
 from xectool.probes.repetition.circumstances import differences, recorded_threads
@@ -38,64 +39,6 @@ from xectool.training.triage.window import without_rows
 
 FAR_STEPS = 200  # steps to run again beyond which the cost is said first
 MEDIAN_STEPS = 200  # steps before a step that say what its loss should be
-MOST_SUSPECTS = 3  # that are named in the answer
-
-
-@dataclass(frozen=True)
-class ReplayResult:
-    """A recorded step, run again.
-
-    Attributes:
-        step: The step.
-        epoch: Its epoch.
-        reproduced: Whether loss and gradient norm are bit for bit those of the record.
-        loss: Loss now.
-        recorded_loss: Loss in the record.
-        grad_norm: Gradient norm now.
-        recorded_grad_norm: Gradient norm in the record.
-        finite: Whether the step is finite.
-        healthy: Whether it is finite and no spike against the steps before.
-        differences: What is not as it was when the run recorded it.
-        state: Checkpoint the replay started from; empty for the weights of the seed.
-        replayed_steps: Steps run from there.
-        events: Events of the step.
-        modules: Numbers of every module.
-        first_nonfinite: First module whose output is not finite, or None.
-        suspects: Events under suspicion, ``file, entry, run, event``.
-        counterfactuals: What each change does; empty unless asked for.
-        cures: The changes that cure it.
-        verdict: One sentence.
-        why: What it rests on.
-        next: Line to go on with.
-        findings: The same for scripts.
-    """
-
-    step: int
-    epoch: int
-    reproduced: bool
-    loss: float
-    recorded_loss: float
-    grad_norm: float
-    recorded_grad_norm: float
-    finite: bool
-    healthy: bool
-    differences: tuple[str, ...]
-    state: str
-    replayed_steps: int
-    events: int
-    modules: tuple[ModuleStats, ...]
-    first_nonfinite: str | None
-    suspects: tuple[dict[str, Any], ...] = ()
-    counterfactuals: tuple[Counterfactual, ...] = ()
-    cures: tuple[str, ...] = ()
-    verdict: str = ""
-    why: tuple[str, ...] = ()
-    next: str = ""
-    findings: tuple[Finding, ...] = field(default=())
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the result keys of the command-line contract."""
-        return {name: value for name, value in vars(self).items() if name != "findings"}
 
 
 def replay(
@@ -103,6 +46,7 @@ def replay(
     step: int,
     *,
     with_counterfactuals: bool = False,
+    with_left_out: bool = False,
     device: str | None = None,
     observer: Observer | None = None,
 ) -> ReplayResult:
@@ -112,6 +56,7 @@ def replay(
         run: Run directory.
         step: Optimizer step of the run, from 1.
         with_counterfactuals: Whether to try what would have cured it.
+        with_left_out: Whether it is served the events that the run left out of this step.
         device: Device; that of the run without.
         observer: Told the cost before it is paid.
 
@@ -124,12 +69,12 @@ def replay(
     entry = history.entry_of(step)
     threads = torch.get_num_threads()
     try:
-        again = Replay(history, step, device)
+        again = Replay(history, step, device, serves_left_out=with_left_out)
         torch.set_num_threads(recorded_threads(entry) or threads)
         if again.cost > FAR_STEPS:
             watching.message(f"{counted(again.cost, 'step')} are run again from {again.state.path or 'the seed'}")
         try:
-            return _Session(history, again, record).result(entry, with_counterfactuals)
+            return _Session(history, again, record, with_left_out).result(entry, with_counterfactuals)
         finally:
             again.close()
     finally:
@@ -143,6 +88,7 @@ class _Session:
     history: RunHistory
     again: Replay
     record: StepRecord
+    with_left_out: bool = False
 
     def result(self, entry: dict[str, Any], with_counterfactuals: bool) -> ReplayResult:
         again, step = self.again, self.record.step
@@ -155,7 +101,7 @@ class _Session:
         result = again.run_until(step)
         assert result is not None
         again.go_to(here)
-        same = is_reproduced(result, self.record)
+        same, served = is_reproduced(result, self.record), self._served
         judge = self._judge()
         healthy = result.finite and result.loss <= judge.limit
         rows = [] if healthy else self._suspects(window, result, judge)
@@ -165,7 +111,7 @@ class _Session:
             situation = self._situation(window, rows, early)
             found = counterfactuals(again, situation, judge)
         ranks = self.history.ranks_at(step)
-        changed = () if same else (*differences(entry, again.parts, ranks), *self._lost_states())
+        changed = () if same or served else (*differences(entry, again.parts, ranks), *self._lost_states())
         return self._answer(result, (same, healthy, cost), (rows, window), (stats.modules, found, changed))
 
     def _judge(self) -> Judge:
@@ -198,11 +144,16 @@ class _Session:
         (same, healthy, cost), (rows, window), (modules, found, changed) = how, events, inside
         record, cures = self.record, tuple(item.change for item in found if item.cures)
         first = next((own.module for own in modules if own.nonfinite), None)
-        suspects = tuple(_identities(window, rows, self.again))
+        suspects = identities(window, rows, self.again)
         verdict, why = self._words(result, same, healthy)
-        why += [*_named(suspects), *([f"cured by: {', '.join(cures)}"] if cures else []), *changed]
-        good = healthy and same
-        next_line = "" if good else self._compare(changed) if healthy else self._cure(result, suspects, found)
+        why += [
+            *named("served again" if self._served else "left out of it", self.again.left_out),
+            *named("bad by itself", suspects),
+            *([f"cured by: {', '.join(cures)}"] if cures else []),
+            *changed,
+        ]
+        good = healthy and (same or self._served)
+        next_line = self._next(good, changed) if healthy else self._cure(result, suspects, found)
         findings = () if good else (self._finding(result, healthy, verdict, why, next_line),)
         return ReplayResult(
             step=record.step,
@@ -214,6 +165,8 @@ class _Session:
             recorded_grad_norm=record.grad_norm,
             finite=result.finite,
             healthy=healthy,
+            left_out=self.again.left_out,
+            with_left_out=self._served,
             differences=changed,
             state=str(self.again.state.path or ""),
             replayed_steps=cost,
@@ -233,12 +186,17 @@ class _Session:
         record = self.record
         how = "reproduced bit for bit" if same else "not reproduced"
         state = "healthy" if healthy else result.fault or f"a spike: loss {result.loss:.6g}"
+        if left_out := self.again.left_out:
+            how = f"with {told_of(left_out)} served again" if self._served else how
+            state += "" if self._served else f" without {told_of(left_out)}, which the run leaves out"
         why = [
             f"loss {result.loss!r} now, {record.loss!r} recorded",
             f"gradient norm {result.grad_norm!r} now, {record.grad_norm!r} recorded",
         ]
-        parts = self.again.parts
-        if not same and parts.execution.device.type == "cuda" and not parts.config.training.deterministic:
+        if self.with_left_out and not left_out:
+            why.append("the run left no event out of this step: --with-left-out changes nothing")
+        execution, is_fixed = self.again.parts.execution, self.again.parts.config.training.deterministic
+        if not (same or self._served or is_fixed) and execution.device.type == "cuda":
             why.append("without training.deterministic a GPU adds in another order each time, and weights drift apart")
         return f"step {record.step} {how}; it is {state}", why
 
@@ -255,11 +213,19 @@ class _Session:
         ]
         return [f"the resume at step {step} used a state that is no longer on disk" for step in between]
 
-    def _compare(self, changed: tuple[str, ...]) -> str:
-        """Return the command for a step that is healthy now and not what was recorded."""
+    @property
+    def _served(self) -> bool:
+        """Whether the step has events that the run left out of it."""
+        return self.with_left_out and bool(self.again.left_out)
+
+    def _next(self, good: bool, changed: tuple[str, ...]) -> str:
+        """Return the command for a step that is healthy: what was left out of it, or why it is another one now."""
+        run = in_shell(self.history.run_dir)
         if changed:
             return "xectool explain XT-REPLAY-DIFFERS"
-        return f"xectool diagnose reproducibility {in_shell(self.history.run_dir)}"
+        if self.again.left_out and not self._served:
+            return f"xectool diagnose replay {run} --step {self.record.step} --with-left-out"
+        return "" if good else f"xectool diagnose reproducibility {run}"
 
     def _cure(self, result: StepResult, suspects: tuple[dict[str, Any], ...], found: list[Counterfactual]) -> str:
         """Return the command for a step that is bad: data, precision, rate, else what a run does by itself."""
@@ -267,7 +233,7 @@ class _Session:
         if not result.finite:
             return f"xectool diagnose nan-batch --run {run}"
         if suspects and (not found or WITHOUT_SUSPECTS in cures):
-            events = [(str(event["file"]), int(event["entry"])) for event in suspects[:MOST_SUSPECTS]]
+            events = [(str(event["file"]), int(event["entry"])) for event in suspects[:MOST_NAMED]]
             without = in_shell(leaving_out(self.history.config.data, *events))
             return f"{check_files(self.history.run_dir, dict(events))}   # then train with --set {without}"
         if not found:
@@ -279,22 +245,3 @@ class _Session:
             return fixes.train_again(evidence, "guards.on_spike=rewind", name="rewind")
         lower = (*fixes.lower_lr(evidence, self.record.lr), f"training.grad_clip={fixes.lower_clip(evidence):g}")
         return fixes.continue_from_best(evidence, *lower, step=since, name="lower-lr")
-
-
-def _named(suspects: tuple[dict[str, Any], ...]) -> list[str]:
-    """Return the suspects as lines of evidence."""
-    lines = [
-        f"bad by itself: {event['file']} entry {event['entry']} ({event_named(event['run'], event['event'])})"
-        for event in suspects[:MOST_SUSPECTS]
-    ]
-    return [*lines, f"and {len(suspects) - MOST_SUSPECTS} more"] if len(suspects) > MOST_SUSPECTS else lines
-
-
-def _identities(window: list[EventBatch], rows: list[int], again: Replay) -> list[dict[str, Any]]:
-    files = again.parts.train_loader.source.files
-    every = [
-        {"file": files[file].name, "entry": int(entry), "run": int(run), "event": int(event)}
-        for batch in window
-        for file, entry, run, event in zip(batch.file_index, batch.entry, batch.run, batch.event, strict=True)
-    ]
-    return [every[row] for row in rows]

@@ -8,12 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from xectool.data.batch import EventBatch
 from xectool.errors import UsageError
 from xectool.probes.instruments.bench import Bench
 from xectool.probes.repetition.history import RunHistory, SavedState
+from xectool.probes.repetition.left_out import LeftOut
 from xectool.runlog.records import StepRecord
 from xectool.training.process.device import apply_determinism, plan_execution
 from xectool.training.ranks.base import Ranks
@@ -47,12 +46,16 @@ class Replay:
         history: The run.
         step: The step that is wanted; the replay starts from the nearest state before it.
         device: Device that goes before the configuration's.
+        serves_left_out: Whether the wanted step, and no other, is served the events that the run left out of it.
 
     Attributes:
         left_out_until: Events left out because of later steps than this are served.
+        left_out: Events of the wanted step that the run left out of it, as its quarantine lists them.
     """
 
-    def __init__(self, history: RunHistory, step: int, device: str | None = None) -> None:
+    def __init__(
+        self, history: RunHistory, step: int, device: str | None = None, *, serves_left_out: bool = False
+    ) -> None:
         self.history = history
         self.state: SavedState = history.state_before(step)
         config = history.config_at(step)
@@ -71,7 +74,11 @@ class Replay:
         self.left_out_until = step
         self._clip = config.training.grad_clip if progress.grad_clip is None else progress.grad_clip
         self._records = history.steps(self.step + 1, step)
-        self._left_out = history.left_out()
+        earlier = saved.meta.get("quarantine", {}).get("events", ()) if saved is not None else ()
+        self._left_out = LeftOut(self.parts.train_loader, (*history.left_out(), *earlier))
+        of_step = self._left_out.of_step(history.require_step(step))
+        self.left_out = tuple(of_step.values())
+        self._served_at = {step: tuple(of_step)} if serves_left_out else {}
         self._wanted = {rewind.to_step for rewind in history.rewinds}
         self._moments: dict[int, Moment] = {}
         self._keep_if_wanted()
@@ -190,11 +197,7 @@ class Replay:
 
     def _leave_out(self, step: int) -> None:
         """Exclude the events that the run left out at this step or before."""
-        step = min(step, self.left_out_until)
-        gone = [event for event in self._left_out if int(event["step"]) <= step]
-        if gone:
-            files = np.array([event["file_index"] for event in gone])
-            self.parts.train_loader.exclude(files, np.array([event["entry"] for event in gone]))
+        self._left_out.before(min(step, self.left_out_until), self._served_at.get(step, ()))
 
 
 def same_number(one: float, other: float) -> bool:

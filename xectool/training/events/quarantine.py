@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +13,7 @@ import numpy as np
 from xectool.config.guards import GuardsConfig
 from xectool.config.inputs import place_of, split_tree
 from xectool.config.left_out import KEY
+from xectool.data.blocks import SourceFile
 from xectool.data.loader import EventLoader
 from xectool.errors import DiskError, RunDiverged, counted, event_named
 from xectool.runlog.atomic import write_text
@@ -133,11 +134,9 @@ class Quarantine:
 
         Events of files that are not trained on are forgotten.
         """
-        files = list(enumerate(self._loader.source.files))
-        places = {place_of(file.path, ""): index for index, file in files}  # of a name that tells no tree
-        places |= {place_of(file.path, file.tree): index for index, file in files}
+        index = index_by_name(self._loader.source.files)
         saved = [PoisonedEvent(**values) for values in state["events"]]
-        here = [(event, places.get(place_of(*split_tree(event.file, "")))) for event in saved]
+        here = [(event, index(event.file)) for event in saved]
         self._leave_out([_moved(event, place) for event, place in here if place is not None])
 
     def _leave_out(self, found: Sequence[PoisonedEvent]) -> None:
@@ -150,6 +149,13 @@ class Quarantine:
             self._loader.exclude(
                 np.array([event.file_index for event in new]), np.array([event.entry for event in new])
             )
+
+
+def index_by_name(files: Sequence[SourceFile]) -> Callable[[str], int | None]:
+    """Return what finds the index of a file by its name, with or without its tree; None for one that is not there."""
+    places = {place_of(file.path, ""): index for index, file in enumerate(files)}  # of a name that tells no tree
+    places |= {place_of(file.path, file.tree): index for index, file in enumerate(files)}
+    return lambda name: places.get(place_of(*split_tree(name, "")))
 
 
 def room_for_impossible(config: GuardsConfig, num_events: int) -> int:
