@@ -273,10 +273,10 @@ def test_a_missing_file_names_the_nearest(tmp_path: Path) -> None:
     (folder / "checkpoint_best.pt").write_bytes(b"x")
     with pytest.raises(CheckpointError) as caught:
         engine.inspect_ckpt(folder / "checkpoint_bst.pt")
-    assert caught.value.fix == f"did you mean {folder}/checkpoint_best.pt?"
+    assert caught.value.fix == f"{folder}/checkpoint_best.pt"
     with pytest.raises(CheckpointError) as caught:
         engine.inspect_ckpt(folder)
-    assert caught.value.fix == f"xectool inspect-ckpt {folder}/checkpoint_best.pt"
+    assert caught.value.fix == f"{folder}/checkpoint_best.pt"
 
 
 def test_bombs_take_neither_memory_nor_time(tmp_path: Path) -> None:

@@ -165,21 +165,29 @@ def test_a_missing_checkpoint_is_named(inputs: Path) -> None:
     assert found.fix == f"checkpoint.resume_from: {inputs / 'checkpoint_last.pt'}"
 
 
-def test_where_no_name_is_near_the_checkpoints_there_are_offered(inputs: Path) -> None:
+def test_where_no_name_is_near_the_checkpoints_around_are_offered_and_only_then_new_weights(inputs: Path) -> None:
+    """The line to paste dropped the fine-tuning where the run beside it had what was meant."""
+    folder = inputs / "a/b/gone"
+
     def fix() -> str:
-        (found,) = path_rules(config(inputs, checkpoint={"init_from": str(inputs / "reg_nothere.pth")}))
+        (found,) = path_rules(config(inputs, checkpoint={"init_from": str(folder / "reg_nothere.pth")}))
         return found.fix
 
     assert fix() == "checkpoint.init_from: null   # starts from new weights", "there is none, and that is told"
-    for name in ("another.safetensors", "checkpoint_best.pt"):
-        (inputs / name).write_bytes(b"x")
-    assert fix() == f"checkpoint.init_from: {inputs / 'checkpoint_best.pt'}   # or {inputs / 'another.safetensors'}"
+    run = inputs / "runs/mae/checkpoint_last.pt"
+    run.parent.mkdir(parents=True)
+    run.write_bytes(b"x")
+    assert fix() == f"checkpoint.init_from: {run}", "where this configuration keeps its runs"
+    sibling = inputs / "a/b/pretraining/checkpoint_best.pt"
+    sibling.parent.mkdir(parents=True)
+    sibling.write_bytes(b"x")
+    assert fix() == f"checkpoint.init_from: {sibling}   # or {run}"
 
 
 def test_a_frozen_encoder_is_not_led_to_new_weights(inputs: Path) -> None:
     """A configuration of another machine names a path that is gone; from new weights its encoder never learns."""
     files = {"train_path": str(inputs / "train.root"), "val_path": str(inputs / "val.root")}
-    start = {"save_dir": str(inputs / "runs"), "init_from": str(inputs / "elsewhere/mae.pth")}
+    start = {"save_dir": str(inputs / "runs"), "init_from": str(inputs / "a/b/elsewhere/mae.pth")}
     for frozen, fix in ((True, "--set checkpoint.init_from=PATH "), (False, "checkpoint.init_from: null ")):
         values = {"kind": "inpainter", "data": files, "checkpoint": start, "model": {"freeze_encoder": frozen}}
         (found,) = path_rules(config_from_dict(values, "x"))

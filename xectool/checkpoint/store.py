@@ -22,12 +22,13 @@ from xectool.checkpoint.inspection import reading
 from xectool.checkpoint.inspection.protobuf import looks_like_onnx
 from xectool.checkpoint.inspection.sniff import stranger
 from xectool.checkpoint.inspection.trust import Trust
+from xectool.checkpoint.missing import missing_checkpoint
 from xectool.checkpoint.names import BEST_NAME as BEST_NAME
 from xectool.checkpoint.names import LAST_NAME as LAST_NAME
 from xectool.checkpoint.names import USE_ANOTHER
 from xectool.checkpoint.names import epoch_name as epoch_name
 from xectool.checkpoint.soundness import require_checksums
-from xectool.errors import CheckpointError, DiskError, XecError, in_shell, nearest
+from xectool.errors import CheckpointError, DiskError, XecError, in_shell
 from xectool.errors.unreadable import ARCHIVE_ERRORS
 from xectool.runlog.atomic import sync_directory
 
@@ -202,7 +203,7 @@ ZIP_MAGIC, PICKLE_MAGIC, XZ_MAGIC = b"PK", b"\x80", b"\xfd7zXZ"
 
 def _read(path: Path) -> Any:
     if not os.path.isfile(path):
-        raise _missing(path)
+        raise missing_checkpoint(path)
     with path.open("rb") as stream:
         if not stream.read(8).startswith((ZIP_MAGIC, PICKLE_MAGIC, XZ_MAGIC)):
             raise _not_a_checkpoint(path, "neither an archive nor a pickle")
@@ -220,25 +221,6 @@ def _opened(path: Path) -> IO[bytes]:
     if compressed:
         return BytesIO(lzma.decompress(path.read_bytes()))
     return path.open("rb")
-
-
-def _missing(path: Path) -> CheckpointError:
-    if os.path.isdir(path):
-        inside = next((name for name in (BEST_NAME, LAST_NAME) if (path / name).is_file()), None)
-        return CheckpointError(
-            "this is a directory, not a checkpoint",
-            where=str(path),
-            fix=str(path / inside) if inside else "name a checkpoint file; xectool runs lists the runs",
-            code="XT-CKPT-MISSING",
-        )
-    here = [p.name for p in path.parent.iterdir()] if os.path.isdir(path.parent) else []
-    similar = nearest(path.name, here) or sorted(p for p in here if p.startswith("checkpoint"))[:3]
-    return CheckpointError(
-        "no such checkpoint",
-        where=str(path),
-        fix=f"did you mean {path.parent / similar[0]}?" if similar else "check the path",
-        code="XT-CKPT-MISSING",
-    )
 
 
 def _not_a_checkpoint(path: Path, detail: str) -> CheckpointError:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import yaml
+
 from xectool.checkpoint.names import BEST_NAME, LAST_NAME
-from xectool.errors import MisnamedRun, in_shell
+from xectool.config.serialize import inline_yaml
+from xectool.errors import MisnamedCheckpoint, MisnamedRun, in_shell
 from xectool.runlog.run_dirs import USUAL_DIR, newest_run, run_called
 
 USUAL_CONFIG: Final = Path("config.yaml")
@@ -44,21 +47,34 @@ def named_run(word: str) -> str:
     return word if found == Path(word).expanduser() else str(found)
 
 
-def renamed(error: MisnamedRun, argv: Sequence[str]) -> str:
-    """Return the command line with the runs that were meant; the fix as it is where none is near.
+def renamed(error: MisnamedRun | MisnamedCheckpoint, argv: Sequence[str]) -> str:
+    """Return the command line with what was meant; the fix as it is where nothing is near, or no word names it.
 
     Args:
         error: The refusal.
         argv: Arguments without the program name.
     """
-    words = [_meant(error, word) for word in argv]
-    return shlex.join(["xectool", *words]) if words != list(argv) else error.fix
+    words = [_meant(error.meant, word) for word in argv]
+    return f"{shlex.join(['xectool', *words])}{error.remark}" if words != list(argv) else error.fix
 
 
-def _meant(error: MisnamedRun, word: str) -> str:
-    """Return an argument with the run that was meant by it, or by what stands after the = of an option."""
-    option, sign, value = word.partition("=") if word.startswith("--") else ("", "", word)
-    return f"{option}{sign}{error.meant.get(str(Path(os.path.expanduser(value))), value)}"
+def _meant(meant: Mapping[str, str], word: str) -> str:
+    """Return an argument with what was meant by it, or by what stands after the = of an option or a setting."""
+    name, sign, value = word.partition("=")
+    for head, tail in (("", word), (name + sign, value), (name + sign, _unquoted(value))):
+        found = meant.get(str(Path(os.path.expanduser(tail))))
+        if found is not None:
+            return f"{head}{found if not head or head.startswith('-') else inline_yaml(found)}"
+    return word
+
+
+def _unquoted(value: str) -> str:
+    """Return what YAML reads, where that is text: a setting may be quoted."""
+    try:
+        read = yaml.safe_load(value)
+    except yaml.YAMLError:
+        return value
+    return read if isinstance(read, str) else value
 
 
 def _configuration() -> Path | None:

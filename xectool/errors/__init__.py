@@ -10,6 +10,7 @@
     │   ├── DataFileError             a data file or branch is missing, unreadable or of another shape
     │   │   └── MisnamedInput             it is there and is to be named in another way
     │   └── CheckpointError           a checkpoint is missing, damaged or does not fit
+    │       └── MisnamedCheckpoint        no checkpoint is where one was named
     ├── BadResult                 1   the command ran and the answer is "bad"
     │   ├── DataUnusable              the data cannot be trained on
     │   ├── RunDiverged               a guard stopped the training
@@ -94,9 +95,11 @@ class MisnamedRun(UsageError):
 
     Attributes:
         meant: What to write for each word that names no run, where a run is near it.
+        remark: A comment behind the line to paste.
     """
 
     meant: Mapping[str, str] = MappingProxyType({})
+    remark = ""
 
     def joined(self, others: Iterable[MisnamedRun]) -> MisnamedRun:
         """Return the refusal of several words at once; one without a run near it leaves no line to make."""
@@ -130,6 +133,18 @@ class CheckpointError(UserError):
     """A checkpoint is missing, damaged or does not fit."""
 
     default_code = "XT-CKPT"
+
+
+class MisnamedCheckpoint(CheckpointError):
+    """No checkpoint is where one was named; its fix is a path, and what else there is.
+
+    Attributes:
+        meant: What to write for the word that names none, where one is near it.
+        remark: What else there is, as the comment behind a line to paste.
+    """
+
+    meant: Mapping[str, str] = MappingProxyType({})
+    remark = ""
 
 
 class BadResult(XecError):

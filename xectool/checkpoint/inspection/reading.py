@@ -18,7 +18,9 @@ from xectool.checkpoint.inspection.torch_zip import read_zip
 from xectool.checkpoint.inspection.trust import Trust, trust_of
 from xectool.checkpoint.inspection.window import Content, open_content, unreadable
 from xectool.checkpoint.inspection.zip_headers import CENTRAL_MAGIC, END_MAGIC
-from xectool.errors import CheckpointError, in_shell, nearest
+from xectool.checkpoint.missing import missing_checkpoint
+from xectool.checkpoint.names import BEST_NAME, LAST_NAME
+from xectool.errors import CheckpointError, in_shell
 
 _HEAD: Final = 4096
 _TAIL: Final = 1 << 16
@@ -26,7 +28,6 @@ _SEARCHED: Final = 1 << 24
 _PROTOCOLS: Final = range(2, 6)
 _TEXT_OPCODES: Final = b"(c]}ldi\x80"
 _MAX_TEXT_PICKLE: Final = 1 << 20
-_NAMES = ("checkpoint_best.pt", "checkpoint_last.pt")
 
 
 def read(path: Path) -> Contents:
@@ -90,20 +91,10 @@ def _is_text_pickle(data: memoryview) -> bool:
 
 
 def _missing(path: Path) -> CheckpointError:
-    if os.path.isdir(path):
-        inside = next((name for name in _NAMES if (path / name).is_file()), None)
-        if inside is None and (path / ".metadata").is_file():
-            what = "this is a directory of torch.distributed.checkpoint; its shards are no single file"
-            return unreadable(
-                path,
-                what,
-                f"python -m torch.distributed.checkpoint.format_utils dcp_to_torch {in_shell(path)} F.pt",
-            )
-        fix = f"xectool inspect-ckpt {in_shell(path / inside)}" if inside else "name a checkpoint file"
-        return unreadable(path, "this is a directory, not a checkpoint", fix, "XT-CKPT-MISSING")
-    if os.path.exists(path):
-        return unreadable(path, "this is no regular file (a pipe, socket or device)", "name a file", "XT-CKPT-MISSING")
-    here = [item.name for item in path.parent.iterdir()] if os.path.isdir(path.parent) else []
-    similar = nearest(path.name, here)
-    fix = f"did you mean {path.parent / similar[0]}?" if similar else "check the path"
-    return unreadable(path, "no such checkpoint", fix, "XT-CKPT-MISSING")
+    if (path / ".metadata").is_file() and not any((path / name).is_file() for name in (BEST_NAME, LAST_NAME)):
+        return unreadable(
+            path,
+            "this is a directory of torch.distributed.checkpoint; its shards are no single file",
+            f"python -m torch.distributed.checkpoint.format_utils dcp_to_torch {in_shell(path)} F.pt",
+        )
+    return missing_checkpoint(path)

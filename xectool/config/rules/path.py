@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from xectool.config.checkpoints_near import alternatives, checkpoints_near, hint_of, may_be_resumed
 from xectool.config.data import DataConfig
 from xectool.config.inputs import expand_inputs, input_name, is_remote, place_of, several_in_one, split_tree
 from xectool.config.left_out import left_out
@@ -19,9 +20,6 @@ from xectool.errors import ConfigError, DataFileError, in_shell, nearest
 from xectool.errors.unreadable import ARCHIVE_ERRORS
 from xectool.findings import Finding, Report, Severity
 from xectool.rules import Rule, run_rules
-
-_CHECKPOINTS = (".pt", ".pth", ".safetensors")
-_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -139,20 +137,19 @@ class StartingCheckpointExists(Rule[Start]):
             key, path = f"checkpoint.{name}", Path(spec).expanduser()
             if not path.exists():
                 frozen = name == "init_from" and getattr(facts.config.model, "freeze_encoder", False)
-                yield self._missing(key, spec, path, frozen=frozen)
+                runs = Path(facts.config.checkpoint.save_dir).expanduser()
+                yield self._missing(key, spec, path, runs, frozen=frozen)
             elif is_torchscript(path):
                 yield self.error(key, *of_export(key, spec, "a TorchScript export"))
 
-    def _missing(self, key: str, spec: str, path: Path, *, frozen: bool) -> Finding:
-        meant = _nearest_beside(path)
-        hint = f", did you mean '{meant.name}'?" if meant else ""
-        there = [meant] if meant else _checkpoints_beside(path)
-        others = f"   # or {', '.join(map(str, there[1:_SHOWN]))}" if there[1:] else ""
-        more = others if there else "   # starts from new weights"
+    def _missing(self, key: str, spec: str, path: Path, runs: Path, *, frozen: bool) -> Finding:
+        fits = may_be_resumed if key.endswith("resume_from") else Path.is_file
+        there = checkpoints_near(path, also=[runs], fits=lambda other: fits(other) and not is_torchscript(other))
+        more = alternatives(there) if there else "   # starts from new weights"
         fix = f"{key}: {inline_yaml(str(there[0]) if there else None)}{more}"
         if frozen and not there:  # new weights would stay as they are drawn
             fix = f"--set {key}=PATH   # where it lies now: the encoder is frozen and learns nothing itself"
-        return self.error(key, f"{key}: no such checkpoint {spec}{hint}", fix)
+        return self.error(key, f"{key}: no such checkpoint {spec}{hint_of(path, there)}", fix)
 
 
 class SensorPositionsExist(Rule[Start]):
@@ -271,13 +268,6 @@ def _holds_root_files(path: Path) -> bool:
 
 def _is_list(path: Path) -> bool:
     return path.is_file() and path.suffix != ".root"
-
-
-def _checkpoints_beside(path: Path) -> list[Path]:
-    """Return the checkpoints in the same directory, those of a run first."""
-    names = os.listdir(path.parent) if path.parent.is_dir() else []
-    found = sorted(name for name in names if name.endswith(_CHECKPOINTS))
-    return [path.with_name(name) for name in sorted(found, key=lambda name: not name.startswith("checkpoint_"))]
 
 
 def _specs(paths: str | tuple[str, ...]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
+from xectool.checkpoint.missing import missing_checkpoint
 from xectool.config.root import RunConfig
 from xectool.config.save_places import nearest_existing, other_save_dir, refusal_to_write
 from xectool.config.serialize import inline_yaml
@@ -108,6 +109,8 @@ def _resume_from(path: Path, directory: Path | None) -> RunPlace:
                 fix="--resume auto starts a new run where there is none",
             )
         return RunPlace(directory or path, place.checkpoint, place.checkpoint_path, place.notes)
+    if not path.exists():
+        raise missing_checkpoint(path, resuming=True)
     checkpoint = store.load(path)
     return RunPlace(directory or path.parent, checkpoint, path, (f"continuing from {path}",))
 

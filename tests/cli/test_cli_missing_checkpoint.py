@@ -1,0 +1,78 @@
+"""A command that names a checkpoint which is not there: the same line with one that is."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def runs(tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with two runs in ./artifacts whose checkpoints are empty files."""
+    place = tmp_path / "far/from/home"
+    for name, time_s in (("first/checkpoint_last.pt", 10), ("new one/checkpoint_best.pt", 20)):
+        file = place / "artifacts" / name
+        file.parent.mkdir(parents=True)
+        file.touch()
+        os.utime(file, (time_s, time_s))
+    monkeypatch.chdir(place)
+    return place
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("inspect-ckpt", "artifacts/gone/checkpoint_best.pt"),
+        ("predict", "artifacts/gone/checkpoint_best.pt", "VAL", "--output=p.root"),
+        ("export", "checkpoint_best.pt", "--to", "onnx"),
+        ("train", "CONFIG", "--resume", "artifacts/gone/checkpoint_last.pt"),
+        ("train", "CONFIG", "--resume=artifacts/gone/checkpoint_last.pt"),
+        ("train", "CONFIG", "--set", "checkpoint.resume_from='artifacts/gone/checkpoint_last.pt'"),
+        (
+            "submit",
+            "CONFIG",
+            "--partition=p",
+            "--time=01:00:00",
+            "--gpus=0",
+            "--resume",
+            "artifacts/gone/checkpoint_last.pt",
+        ),
+    ],
+    ids=lambda argv: " ".join(argv[:1] + argv[2:3]),
+)
+def test_the_line_comes_back_with_the_newest_that_is_there(
+    argv: tuple[str, ...], xectool: Run, files: Path, runs: Path
+) -> None:
+    argv = tuple({"CONFIG": f"{files}/config.yaml", "VAL": f"{files}/val.root"}.get(word, word) for word in argv)
+    outcome = xectool(*argv, "--json")
+    assert outcome.code == 2
+    (found,) = [item for item in outcome.document["findings"] if "no such checkpoint" in item["problem"]]
+    there = runs / "artifacts/new one/checkpoint_best.pt"
+    words = shlex.split(found["fix"], comments=True)
+    assert "# or artifacts/first/checkpoint_last.pt" in found["fix"]
+    assert found["fix"].endswith("artifacts/first/checkpoint_last.pt")
+    if found["code"] == "CFG-45":  # a setting is told as one
+        assert words[:1] == ["--set"] or words[:1] == ["checkpoint.resume_from:"]
+    else:
+        assert found["code"] == "XT-CKPT-MISSING"
+        given = ["xectool", *argv, "--json"]
+        changed = [(before, after) for before, after in zip(given, words, strict=True) if before != after]
+        assert len(changed) == 1, "one word, and the others as they were"
+        assert Path(changed[0][1].rpartition("=")[2]).resolve() == there.resolve()
+
+
+def test_where_there_is_none_the_list_of_runs_is_named(
+    xectool: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "far/from/all/runs"
+    place.mkdir(parents=True)
+    monkeypatch.chdir(place)
+    (found,) = xectool("inspect-ckpt", "gone.pt", "--json").document["findings"]
+    assert (found["code"], found["fix"].startswith("xectool runs ")) == ("XT-CKPT-MISSING", True)
