@@ -46,7 +46,8 @@ def test_help_names_the_options(xectool: Callable[..., Any]) -> None:
         (["--range", "1e-4:2e-4"], "--range 1e-6:1e-1"),
         (["--range", "1e-4:1", "--lrs", "1e-4"], "leave out one of the two"),
         (["--seeds", "1"], "--seeds 2"),
-        (["--steps", "2"], "--steps 40"),
+        (["--steps", "4"], "--steps 40"),
+        (["--range", "1e-5:1e-1", "--steps", "19"], "--steps 100"),
         (["--output", __file__], f"--output {Path(__file__).parent / 'lr_sweep'}"),
     ],
 )
@@ -56,6 +57,15 @@ def test_a_mistake_in_an_option_is_answered_with_the_line_to_paste(
     outcome = xectool("lr-sweep", config, "--json", *options)
     assert outcome.code == 2
     assert outcome.document["findings"][0]["fix"] == fix
+
+
+def test_the_fewest_steps_are_told_in_help_and_refusal(xectool: Callable[..., Any], config: Path) -> None:
+    """They were found by trying."""
+    helped = " ".join(xectool("lr-sweep", "--help").out.replace("│", " ").split())
+    for options, fewest in (([], 5), (["--range", "1e-5:1e-1"], 20)):
+        (found,) = xectool("lr-sweep", config, *options, "--steps", fewest - 1, "--json").document["findings"]
+        assert found["problem"].endswith(f"takes {fewest} or more")
+        assert f"at least {fewest}" in helped
 
 
 def test_a_refusal_is_one_document_with_exit_code_one(xectool: Callable[..., Any], config: Path) -> None:

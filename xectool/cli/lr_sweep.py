@@ -40,7 +40,11 @@ def lr_sweep(
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(parser=parse_count, metavar="COUNT", help="Steps at each rate (40), or of a ramp (100)."),
+        typer.Option(
+            parser=parse_count,
+            metavar="COUNT",
+            help="Steps at each rate (40; at least 5), or of a ramp (100; at least 20).",
+        ),
     ] = None,
     final_steps: Annotated[
         int | None,

@@ -16,7 +16,7 @@ from xectool.engine.explanation import explain
 from xectool.engine.lr_sweep_outputs import draw_sweep, edited, told_alone, write_rate
 from xectool.engine.output_places import require_folder
 from xectool.engine.training_run.start import start_from
-from xectool.errors import UsageError, in_shell
+from xectool.errors import UsageError, counted, in_shell
 from xectool.findings import Finding, Severity
 from xectool.training.lr_sweep.finals import LONGER, run_final
 from xectool.training.lr_sweep.refusal import bad_batches, refusals, unscaled
@@ -32,7 +32,7 @@ __all__ = ["LrSweepResult", "RateRow", "lr_sweep"]
 
 DEFAULT_RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3)
 GRID_STEPS, RAMP_STEPS = 40, 100
-FEWEST_STEPS, USUAL_STEPS = 5, 20  # F046
+FEWEST_STEPS, FEWEST_OF_RAMP = 5, 20  # F046
 HIGHEST_RATE = 10.0  # bound of training.lr
 
 
@@ -113,7 +113,7 @@ def lr_sweep(  # noqa: PLR0913  the function is the command: one argument an opt
         overrides: ``key=value`` settings that go before the file's.
         lrs: Rates of a grid; by default 1e-5 to 1e-3, continued upwards while the highest is the best.
         ramp: Lowest and highest rate of a ramp, in place of a grid.
-        steps: Steps at each rate (40), or of the ramp (100).
+        steps: Steps at each rate (40; 5 or more), or of the ramp (100; 20 or more).
         final_steps: Steps of the best rates of a grid, which decide (five times ``steps``); 0: the grid alone decides.
         seeds: Sets of weights and batches, at least two.
         ckpt: Weights to start from, as ``checkpoint.init_from``.
@@ -196,8 +196,12 @@ def _checked(
 ) -> tuple[tuple[float, ...], int]:
     """Return the rates of the grid, rising, and the number of steps."""
     length = steps if steps is not None else GRID_STEPS if ramp is None else RAMP_STEPS
-    if length < (FEWEST_STEPS if ramp is None else USUAL_STEPS):
-        raise UsageError(f"{length} steps say nothing about a rate", where="--steps", fix=f"--steps {GRID_STEPS}")
+    fewest, usual = (FEWEST_STEPS, GRID_STEPS) if ramp is None else (FEWEST_OF_RAMP, RAMP_STEPS)
+    if length < fewest:
+        needed = f"{'each rate' if ramp is None else 'a ramp'} takes {fewest} or more"
+        raise UsageError(
+            f"{counted(length, 'step')} say nothing about a rate: {needed}", where="--steps", fix=f"--steps {usual}"
+        )
     if seeds < 2:
         raise UsageError(
             "one seed cannot tell a difference of rates from one of weights", where="--seeds", fix="--seeds 2"
