@@ -22,8 +22,10 @@ MEMORY: Final = {
     " `peak_bytes`, `capacity_bytes`, `fits`, `max_batch_size` of the device. The peak is that of its allocator's"
     " tensors; where this machine has a GPU, with the workspaces of cuBLAS, which `torch.cuda.max_memory_allocated`"
     " counts too.",
-    "cpu": "`loader_bytes`, `predictions_bytes`, `peak_bytes`, `capacity_bytes`, `fits` of the host.",
-    "disk": "`checkpoint_bytes`, `predictions_bytes`, `cache_bytes`, `free_bytes`, `fits`.",
+    "cpu": "`loader_bytes`, `predictions_bytes`, `peak_bytes`, `capacity_bytes`, `fits` of the host;"
+    " `fits` is null with `--gpu` of another machine.",
+    "disk": "`checkpoint_bytes`, `predictions_bytes`, `cache_bytes`, `free_bytes` here, `fits`,"
+    " which is null with `--gpu` of another machine.",
     "advice": "What would save memory, in order.",
 }
 

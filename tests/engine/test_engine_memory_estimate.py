@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import re
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -126,22 +127,28 @@ def test_a_gpu_on_which_nothing_fits_is_told_the_least_that_does() -> None:
 
 
 def test_host_and_disk_of_this_machine_do_not_judge_a_gpu_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warnings of the disk here stood beside a GPU elsewhere, with a line that moved the run here."""
     monkeypatch.setattr(estimating, "_free", lambda _config: 1_000)
-    found = engine.estimate_memory(gpu="h100", events=1_000_000)
+    given = ["training.epochs=20", "checkpoint.save_dir=a b"]
+    found = engine.estimate_memory(gpu="h100", events=1_000_000, overrides=given)
     assert found.elsewhere
     assert found.fits
-    assert not found.fits_disk
-    assert found.as_dict()["disk"]["fits"] is False
-    assert "CFG-53" in [finding.code for finding in found.findings]  # a warning: it may be smaller there too
-    assert [finding.code for finding in found.findings if finding.severity.value == "error"] == []
-    assert not dataclasses.replace(found, elsewhere=False).fits  # the control: a disk of this machine is judged
+    assert found.as_dict()["disk"]["fits"] is found.as_dict()["cpu"]["fits"] is None
     little = dataclasses.replace(found, limits={"MemAvailable": 1 << 30})
-    (host,) = [finding for finding in memory_verdicts.verdicts(little) if finding.code == "CFG-20"]
-    assert host.fix.endswith(" GB of memory, where the GPU is"), "a setting was cut down to the memory of a laptop"
+    assert {"CFG-20", "CFG-53"}.isdisjoint(item.code for item in memory_verdicts.verdicts(little))
+    (told,) = [item for item in found.findings if item.code == "XT-MEM-ELSEWHERE"]
+    words = shlex.split(told.fix, comments=True)
+    assert words[:2] == ["xectool", "estimate-memory"]
+    assert [word for word in words[2:] if word != "--set"] == [*given, "--events", "1000000"]
+    # the control: host and disk of this machine are judged
+    here = dataclasses.replace(little, line_there="")
+    assert not here.fits
+    assert {"CFG-20", "CFG-53"} <= {item.code for item in memory_verdicts.verdicts(here)}
     screen = Console(file=io.StringIO(), width=200)
     _show(screen, found, "xectool train CONFIG")
     shown = screen.file.getvalue()  # type: ignore[attr-defined]
-    assert "there is no such GPU here (h100-80gb)" in shown
+    assert "there is no such GPU here (h100-80gb): only the step was judged" in shown
+    assert f"{found.line_there}   # there" in shown
     assert "the step fits; host and disk are another machine's" in shown
     assert "not for this network: batches of 8192-16384 on an A100 40GB" in shown
     assert "training files" not in shown

@@ -114,8 +114,8 @@ def _host(result: MemoryEstimate) -> str:
     needed, disk = found.host_bytes / 1e9, sum(found.disk.values()) / 1e9
     if result.elsewhere:
         return (
-            f"there is no such GPU here ({found.device.name}): host {needed:.4g} GB and disk {disk:.4g} GB are needed "
-            f"where it is; machine's numbers: {result.calibration.where}"
+            f"there is no such GPU here ({found.device.name}): only the step was judged. Host {needed:.4g} GB and disk "
+            f"{disk:.4g} GB are needed where it is; machine's numbers: {result.calibration.where}"
         )
     least = min(result.limits, key=lambda name: result.limits[name])
     return (
@@ -151,6 +151,6 @@ def _box(result: MemoryEstimate, beside: int, train: str) -> object:
     ]
     fitting = "the step fits; host and disk are another machine's" if result.elsewhere else "it fits"
     verdict = fitting if result.fits else "; ".join(error.problem for error in errors)
-    fix = "" if result.fits else errors[0].fix
-    following = f"{train} {fix}" if fix.startswith("--set") else fix
+    fix = result.line_there if result.fits else errors[0].fix
+    following = f"{train} {fix}" if fix.startswith("--set") else f"{fix}   # there" if result.fits and fix else fix
     return verdict_box(verdict, why, following, good=result.fits)

@@ -22,7 +22,7 @@ from xectool.config.rules.path import network_rules
 from xectool.detector.platforms import Gpu, find_gpu
 from xectool.diagnosis.environment.torch_facts import ask_torch
 from xectool.engine.memory_verdicts import DEFAULT_EVENTS, MemoryEstimate, verdicts
-from xectool.errors import UsageError
+from xectool.errors import UsageError, in_shell
 from xectool.training.memory_estimate.calibration import load_calibration, numbers_of, save_calibration
 from xectool.training.memory_estimate.child import ask, measure
 from xectool.training.memory_estimate.device import GRAPH_MODES, Device
@@ -42,6 +42,7 @@ QUICKSTART: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 """What is estimated without a configuration: the quickstart's network (examples/quickstart.yaml)."""
 _SAME_CARD: Final = 0.02
+_ASKED: Final = "as --events says"
 
 
 def estimate_memory(  # noqa: PLR0913  the function is the command: one argument an option
@@ -84,17 +85,19 @@ def estimate_memory(  # noqa: PLR0913  the function is the command: one argument
     events, counted_from = _events_of(loaded if config is not None else None, events)
     limits = memory_budgets(loaded.distributed.num_gpus)
     device, amp = _device(loaded, gpu, min(limits.values()))
-    elsewhere = gpu is not None and not _is_here(device)
+    there = ""
+    if gpu is not None and not _is_here(device):
+        there = _line_there(config, settings, events if counted_from == _ASKED else None, mask_ratio)
     if calibrate:
         _calibrate(loaded, device, amp)
     calibration = load_calibration()
     device = calibration.on(device)
     threads = compile_processes(loaded, device.is_gpu)
-    wanted = Wanted(events, amp, max_batch, True, mask_ratio, threads, min(limits.values()))
+    wanted = Wanted(events, amp, max_batch, True, mask_ratio, threads, min(limits.values()), bool(there))
     found = estimate(loaded, device, wanted, calibration)
     hidden_by = "model.mask_ratio" if mask_ratio is None else "--mask-ratio"
     of_files = partial(MemoryEstimate, events=events, counted_from=counted_from)
-    blank = of_files(loaded, found, limits, _free(loaded), calibration, hidden_by=hidden_by, elsewhere=elsewhere)
+    blank = of_files(loaded, found, limits, _free(loaded), calibration, hidden_by=hidden_by, line_there=there)
     return replace(blank, findings=verdicts(blank))
 
 
@@ -111,7 +114,7 @@ def _require_hidden_sensors(config: RunConfig) -> None:
 def _events_of(config: RunConfig | None, asked: int | None) -> tuple[int, str]:
     """Return the number of training events, and where it comes from."""
     if asked is not None:
-        return asked, "as --events says"
+        return asked, _ASKED
     if config is None:
         return DEFAULT_EVENTS, "assumed: no configuration names files; --events N for another number"
     from xectool.rootio.counting import count_events  # uproot, which the rest does without
@@ -120,6 +123,16 @@ def _events_of(config: RunConfig | None, asked: int | None) -> tuple[int, str]:
     if found:
         return found, "in the training files"
     return DEFAULT_EVENTS, "assumed: the training files are not here; --events N for another number"
+
+
+def _line_there(
+    config: str | Path | None, settings: Sequence[str], events: int | None, mask_ratio: float | None
+) -> str:
+    """Return the command that judges host and disk where the GPU is, with all that was asked here."""
+    words = ["xectool estimate-memory", *([] if config is None else [in_shell(config)])]
+    words += [f"--set {in_shell(setting)}" for setting in settings]
+    words += [] if events is None else [f"--events {events}"]
+    return " ".join([*words, *([] if mask_ratio is None else [f"--mask-ratio {mask_ratio:g}"])])
 
 
 def _is_here(device: Device) -> bool:

@@ -39,8 +39,8 @@ class MemoryEstimate:
         events: Events of the data set.
         hidden_by: Key or option that says how many sensors are hidden.
         counted_from: Where the number of events comes from.
-        elsewhere: Whether the GPU is one of another machine: its host and disk are not known, and what these lack is a
-            warning.
+        line_there: Command for the machine that has the GPU, where that is another one: its host and disk are not known
+            here, and not judged.
     """
 
     config: RunConfig
@@ -52,7 +52,12 @@ class MemoryEstimate:
     events: int = DEFAULT_EVENTS
     hidden_by: str = "model.mask_ratio"
     counted_from: str = ""
-    elsewhere: bool = False
+    line_there: str = ""
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the GPU is one of another machine."""
+        return bool(self.line_there)
 
     @property
     def fits(self) -> bool:
@@ -97,14 +102,14 @@ class MemoryEstimate:
                 "predictions_bytes": found.predictions_bytes,
                 "peak_bytes": found.host_bytes,
                 "capacity_bytes": min(self.limits.values()),
-                "fits": self.fits_host,
+                "fits": None if self.elsewhere else self.fits_host,
             },
             "disk": {
                 "checkpoint_bytes": found.checkpoint_bytes,
                 "predictions_bytes": found.disk["predictions"],
                 "cache_bytes": found.disk[CACHE_TERM],
                 "free_bytes": self.free_bytes,
-                "fits": self.fits_disk,
+                "fits": None if self.elsewhere else self.fits_disk,
             },
             "advice": found.advice,
         }
@@ -119,30 +124,47 @@ def verdicts(result: MemoryEstimate) -> tuple[Finding, ...]:
         most = "" if found.max_batch is None else f"; max batch {found.max_batch}"
         problem = f"predicted peak {peak:.4g} GB > {USABLE:.0%} of {total:.4g} GB ({found.device.name}){most}"
         errors.append(Finding("CFG-22", Severity.ERROR, problem, "data.batch_size", fix=_device_fix(found)))
-    of_machine, here = (Severity.WARNING, " here") if result.elsewhere else (Severity.ERROR, "")
-    if not result.fits_host:
-        name = max(found.host, key=lambda term: found.host[term])
-        least = min(result.limits, key=lambda limit: result.limits[limit])
-        problem = (
-            f"estimated host RAM {found.host_bytes / 1e9:.4g} GB > available "
-            f"{HOST_SHARE * result.limits[least] / 1e9:.4g} GB ({HOST_SHARE:.0%} of {least}{here}); largest term: "
-            f"{name} {found.host[name] / 1e9:.4g} GB"
-        )
-        ranks, needed = result.config.distributed.num_gpus, found.host_bytes / HOST_SHARE
-        there = f"a machine or job with {ranks * needed / 1e9:.3g} GB of memory, where the GPU is"
-        fix = there if result.elsewhere else _host_fix(found, least, ranks)
-        errors.append(Finding("CFG-20", of_machine, problem, "data.chunksize", found.lines[:2], fix))
-    if not result.fits_disk:
-        needed = sum(found.disk.values())
-        problem = f"the run needs {needed / 1e9:.4g} GB of disk, {result.free_bytes / 1e9:.4g} GB free{here}"
-        there = f"--set checkpoint.save_dir=PATH   # where {needed / 1e9:.4g} GB are free"
-        cure = there if result.elsewhere else other_save_dir(Path(result.config.checkpoint.save_dir), needed)
-        errors.append(Finding("CFG-53", of_machine, problem, "checkpoint.save_dir", fix=cure))
+    errors += [_not_judged(result)] if result.elsewhere else _of_machine(result)
     notes = [Finding("XT-MEM-LOADER", Severity.INFO, "host memory of the loader", "data.chunksize", found.lines[:2])]
     if found.predictions:
         problem = f"{found.predictions.count:,} predictions of single sensors"
         notes.append(Finding("XT-MEM-PREDICTIONS", Severity.INFO, problem, result.hidden_by, found.lines[2:]))
     return (*errors, *notes)
+
+
+def _not_judged(result: MemoryEstimate) -> Finding:
+    """Return what host and disk have to hold where the GPU is, with the line that judges them there."""
+    found = result.estimate
+    disk, cache = sum(found.disk.values()) / 1e9, found.disk[CACHE_TERM] / 1e9
+    return Finding(
+        "XT-MEM-ELSEWHERE",
+        Severity.INFO,
+        f"only the device was judged ({found.device.name}, which is not here): the host has to hold "
+        f"{found.host_bytes / 1e9:.4g} GB and the disk {disk:.4g} GB (event cache {cache:.4g} GB) where it is",
+        "--gpu",
+        fix=f"{result.line_there}   # on that machine",
+    )
+
+
+def _of_machine(result: MemoryEstimate) -> list[Finding]:
+    """Return what this machine lacks of host and disk."""
+    found, errors = result.estimate, list[Finding]()
+    if not result.fits_host:
+        name = max(found.host, key=lambda term: found.host[term])
+        least = min(result.limits, key=lambda limit: result.limits[limit])
+        problem = (
+            f"estimated host RAM {found.host_bytes / 1e9:.4g} GB > available "
+            f"{HOST_SHARE * result.limits[least] / 1e9:.4g} GB ({HOST_SHARE:.0%} of {least}); largest term: "
+            f"{name} {found.host[name] / 1e9:.4g} GB"
+        )
+        fix = _host_fix(found, least, result.config.distributed.num_gpus)
+        errors.append(Finding("CFG-20", Severity.ERROR, problem, "data.chunksize", found.lines[:2], fix))
+    if not result.fits_disk:
+        needed = sum(found.disk.values())
+        problem = f"the run needs {needed / 1e9:.4g} GB of disk, {result.free_bytes / 1e9:.4g} GB free"
+        cure = other_save_dir(Path(result.config.checkpoint.save_dir), needed)
+        errors.append(Finding("CFG-53", Severity.ERROR, problem, "checkpoint.save_dir", fix=cure))
+    return errors
 
 
 def _device_fix(found: Estimate) -> str:

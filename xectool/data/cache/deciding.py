@@ -104,8 +104,14 @@ def needed_bytes(source: EventSource, config: RunConfig) -> int:
     return sum(cache_bytes(file.num_selected, itemsize, width) for file in source.files if file.num_selected)
 
 
-def planned_cache(config: RunConfig, num_events: int) -> tuple[int, str]:
-    """Return what a cache of so many events would take, and why a run makes none; 0 bytes where it makes none."""
+def planned_cache(config: RunConfig, num_events: int, elsewhere: bool = False) -> tuple[int, str]:
+    """Return what a cache of so many events would take, and why a run makes none; 0 bytes where it makes none.
+
+    Args:
+        config: The run.
+        num_events: Of training and validation.
+        elsewhere: Whether it runs on another machine, whose disks are not known.
+    """
     tasks = config.tasks.enabled() if isinstance(config, RegressorConfig) else ()
     needed = cache_bytes(num_events, codec_of(config).dtype.itemsize, sum(TASK_WIDTHS[task] for task in tasks))
     if config.data.cache != "auto":
@@ -113,7 +119,7 @@ def planned_cache(config: RunConfig, num_events: int) -> tuple[int, str]:
     saved = _SAVED_S * (config.training.epochs - 1) * num_events
     if saved < _WORTH_S:
         return 0, f"{_saves_little(saved, config)}; one that was prepared is used"
-    fits = _place(needed, config.data.cache_limit_gb, Platform.detect()) is not None
+    fits = elsewhere or _place(needed, config.data.cache_limit_gb, Platform.detect()) is not None
     return (needed, "") if fits else (0, _no_room(needed))
 
 

@@ -59,7 +59,7 @@ def _estimate(asked: dict[str, Any]) -> dict[str, Any]:
         "max_batch": found.largest(search) if search and search.largest else None,
         "cures": found.cures(search) if search else {},
         "loader_bytes": found.loader_bytes(found.config),
-        "cache": planned_cache(found.config, asked["cached_events"]),
+        "cache": planned_cache(found.config, asked["cached_events"], asked["elsewhere"]),
         "rss_bytes": peak_resident_bytes(),
     }
 

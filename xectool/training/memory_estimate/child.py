@@ -62,6 +62,7 @@ def ask(
     search: Search | None = None,
     windows: Mapping[str, int] | None = None,
     validation_events: int | None = None,
+    elsewhere: bool = False,
 ) -> Answer:
     """Tape some steps.
 
@@ -71,6 +72,7 @@ def ask(
         search: What the largest batch, and settings that fit, are looked for with; None looks for none.
         windows: Batches of one optimizer step, by name of the step; None where a search is not asked for.
         validation_events: Events of validation; None where they are not known, then as many as of the data set.
+        elsewhere: Whether the run is for another machine, whose disks are not known.
 
     Raises:
         XecError: The configuration cannot be built, or the process died.
@@ -78,6 +80,7 @@ def ask(
     question: dict[str, Any] = {"requests": {name: item.to_json() for name, item in requests.items()}, "events": events}
     question |= {"search": search and search.to_json(), "windows": windows or dict.fromkeys(requests, 1)}
     question["validation_events"] = validation_events or events
+    question["elsewhere"] = elsewhere
     question["cached_events"] = events + (validation_events or 0)
     answer = _run("estimate", question)
     recordings = tuple(Recording.from_json(item) for item in answer["recordings"])

@@ -37,6 +37,7 @@ class Wanted:
         mask_ratio: Of the account of predictions; None takes the configuration's.
         compile_threads: Compile processes at once, 0 without a compiler.
         host_bytes: Memory of the host that may be taken.
+        elsewhere: Whether the run is for another machine, whose disks are not known.
     """
 
     events: int
@@ -46,6 +47,7 @@ class Wanted:
     mask_ratio: float | None = None
     compile_threads: int = 0
     host_bytes: int = 0
+    elsewhere: bool = False
 
     def of_search(self) -> tuple[str, int, bool]:
         """Return precision, memory of the host, and whether the largest batch is looked for."""
@@ -127,7 +129,7 @@ def estimate(config: RunConfig, device: Device, wanted: Wanted, calibration: Cal
     predictions = sensor_predictions(config, wanted.events if wanted.mask_ratio else predicted, wanted.mask_ratio)
     search = Search(device, calibration, wanted.compile_threads, predictions, *wanted.of_search())
     looked = search if wanted.remedies or wanted.max_batch else None
-    answer = ask(asked.requests, wanted.events, looked, asked.windows, validated)
+    answer = ask(asked.requests, wanted.events, looked, asked.windows, validated, wanted.elsewhere)
     tapes = {name: asked.whole(name, tape) for name, tape in zip(asked.requests, answer.recordings, strict=True)}
     step = tapes[BASE]
     checkpoint_bytes = step.checkpoint_bytes
