@@ -25,8 +25,7 @@ from xectool.errors import (
     EXIT_USER,
     EXIT_WORLD,
     DiskError,
-    MisnamedCheckpoint,
-    MisnamedRun,
+    Misnamed,
     UsageError,
     XecError,
 )
@@ -119,7 +118,7 @@ def _outcome(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], N
 
 def _in_full(error: XecError, argv: Sequence[str]) -> XecError:
     """Return a failure with the whole line to paste where a run or a checkpoint was misnamed."""
-    if isinstance(error, MisnamedRun | MisnamedCheckpoint):
+    if isinstance(error, Misnamed):
         from xectool.engine.at_hand import renamed
 
         error.fix = renamed(error, argv)

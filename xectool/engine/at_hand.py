@@ -12,7 +12,7 @@ import yaml
 
 from xectool.checkpoint.names import BEST_NAME, LAST_NAME
 from xectool.config.serialize import inline_yaml
-from xectool.errors import MisnamedCheckpoint, MisnamedRun, in_shell
+from xectool.errors import Misnamed, in_shell
 from xectool.runlog.run_dirs import USUAL_DIR, newest_run, run_called
 
 USUAL_CONFIG: Final = Path("config.yaml")
@@ -47,7 +47,7 @@ def named_run(word: str) -> str:
     return word if found == Path(word).expanduser() else str(found)
 
 
-def renamed(error: MisnamedRun | MisnamedCheckpoint, argv: Sequence[str]) -> str:
+def renamed(error: Misnamed, argv: Sequence[str]) -> str:
     """Return the command line with what was meant; the fix as it is where nothing is near, or no word names it.
 
     Args:

@@ -31,8 +31,7 @@ from xectool.training.stepping.parts import RunParts
 __all__ = ["LrSweepResult", "RateRow", "lr_sweep"]
 
 DEFAULT_RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3)
-GRID_STEPS, RAMP_STEPS = 40, 100
-FEWEST_STEPS, FEWEST_OF_RAMP = 5, 20  # F046
+GRID_STEPS, RAMP_STEPS, FEWEST_STEPS, FEWEST_OF_RAMP = 40, 100, 5, 20  # F046
 HIGHEST_RATE = 10.0  # bound of training.lr
 
 
@@ -198,14 +197,11 @@ def _checked(
     length = steps if steps is not None else GRID_STEPS if ramp is None else RAMP_STEPS
     fewest, usual = (FEWEST_STEPS, GRID_STEPS) if ramp is None else (FEWEST_OF_RAMP, RAMP_STEPS)
     if length < fewest:
-        needed = f"{'each rate' if ramp is None else 'a ramp'} takes {fewest} or more"
-        raise UsageError(
-            f"{counted(length, 'step')} say nothing about a rate: {needed}", where="--steps", fix=f"--steps {usual}"
-        )
+        needed = f"say nothing about a rate: {'each rate' if ramp is None else 'a ramp'} takes {fewest} or more"
+        raise UsageError(f"{counted(length, 'step')} {needed}", where="--steps", fix=f"--steps {usual}")
     if seeds < 2:
-        raise UsageError(
-            "one seed cannot tell a difference of rates from one of weights", where="--seeds", fix="--seeds 2"
-        )
+        said = "one seed cannot tell a difference of rates from one of weights"
+        raise UsageError(said, where="--seeds", fix="--seeds 2")
     _require_rates((*lrs, *(ramp or ())))
     if ramp is not None:
         _require_ramp(ramp, lrs)

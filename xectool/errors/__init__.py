@@ -90,16 +90,20 @@ class UsageError(UserError):
     default_code = "XT-USAGE"
 
 
-class MisnamedRun(UsageError):
-    """No run is where one was named.
+class Misnamed(XecError):
+    """Abstract: nothing is where a run or a checkpoint was named.
 
     Attributes:
-        meant: What to write for each word that names no run, where a run is near it.
-        remark: A comment behind the line to paste.
+        meant: What to write for a word that names none.
+        remark: What else there is, as the comment behind a line to paste.
     """
 
     meant: Mapping[str, str] = MappingProxyType({})
     remark = ""
+
+
+class MisnamedRun(Misnamed, UsageError):
+    """No run is where one was named."""
 
     def joined(self, others: Iterable[MisnamedRun]) -> MisnamedRun:
         """Return the refusal of several words at once; one without a run near it leaves no line to make."""
@@ -135,16 +139,8 @@ class CheckpointError(UserError):
     default_code = "XT-CKPT"
 
 
-class MisnamedCheckpoint(CheckpointError):
-    """No checkpoint is where one was named; its fix is a path, and what else there is.
-
-    Attributes:
-        meant: What to write for the word that names none, where one is near it.
-        remark: What else there is, as the comment behind a line to paste.
-    """
-
-    meant: Mapping[str, str] = MappingProxyType({})
-    remark = ""
+class MisnamedCheckpoint(Misnamed, CheckpointError):
+    """No checkpoint is where one was named; its fix is a path, and what else there is."""
 
 
 class BadResult(XecError):
@@ -272,8 +268,7 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     >>> nearest("batchsize", ["batch_size", "chunksize", "lr"]), nearest("run", ["prunes", "runNumber", "truth"])
     (['batch_size', 'chunksize'], ['runNumber', 'prunes'])
     """
-    candidates = list(known)
-    by_lower = {candidate.lower(): candidate for candidate in reversed(candidates)}
+    by_lower = {candidate.lower(): candidate for candidate in reversed(list(known))}
     found = difflib.get_close_matches(name.lower(), by_lower, n=count, cutoff=0.55)
     part = name.lower() if len(name) >= _SHORTEST_PART else None
     longer = sorted((known for known in by_lower if part and known.startswith(part) | known.endswith(part)), key=len)
