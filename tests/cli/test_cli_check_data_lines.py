@@ -190,12 +190,12 @@ def test_a_file_without_a_truth_of_a_usual_name_is_said_to_have_none_that_was_lo
     values = uproot.open(f"{folder}/simulated.root:tree").arrays(library="np")
     readings = {name: values[name] for name in ("npho", "relative_time")}
     with uproot.recreate(folder / "bare.root") as file:
-        file["tree"] = readings | {"e_true": values["energyTruth"]}
+        file["tree"] = readings | {"E_rec": values["energyTruth"]}
     monkeypatch.chdir(folder)
     words = ("check-data", "bare.root", "--json")
     (said,) = [line for line in xectool(*words).document["result"]["why"] if "no truth" in line]
-    assert "not read: e_true" in said
-    named = xectool(*words, "--set", "data.truth_branches.energy=e_true").document["result"]
+    assert "not read: E_rec" in said
+    named = xectool(*words, "--set", "data.truth_branches.energy=E_rec").document["result"]
     assert not [line for line in named["why"] if "no truth" in line], "the control"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from xectool.checks.facts import BranchFacts, FileFacts, Trouble, arguments
+from xectool.checks.truth_names import is_made, says_another, says_task
 from xectool.config.data import DataConfig
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.detector.constants import NUM_SENSORS
@@ -19,7 +20,6 @@ _ALL_NUMBERS = "write all numbers of every event when the file is made"
 # Numbers of another detector are the usual reason for a width that does not fit.
 _OTHER_FILE = "use the file of this detector"
 _SAYS_TRUTH = re.compile("truth|true|mc|gen|sim", re.IGNORECASE)
-_SAYS_GUESS = re.compile(r"(?i:reco(nstr\w*)?|pred(ict\w*)?|fit(ted)?)(?![a-z])")
 _SHORT = 3  # letters of which few are shared by chance
 _CODES = {"missing": "XT-DATA-BRANCH", "width": "XT-DATA-WIDTH", "type": "XT-DATA-TYPE"}
 
@@ -146,6 +146,7 @@ def _meant(others: Mapping[str, BranchFacts], missing: Sequence[Wanted]) -> dict
     Near names come first; then a branch alone in its width, and for photons and times those of their width: one that
     is called so, or not as the other, before the rest in order.
     Integers are no truth but a count: the widths of varying branches stand in branches of their own.
+    What a program made of the readings, or says to be something else, is no truth either.
     """
     found: dict[str, str] = {}
     for branch in missing:
@@ -153,7 +154,7 @@ def _meant(others: Mapping[str, BranchFacts], missing: Sequence[Wanted]) -> dict
         found |= {branch.option: near} if near else {}
     for branch in missing:
         free = [name for name in _of_width(others, branch.width) if name not in found.values()]
-        free = [name for name in free if others[name].dtype.startswith("float") or branch.width == NUM_SENSORS]
+        free = [name for name in free if branch.width == NUM_SENSORS or _may_be_truth(others[name], branch)]
         if branch.width == NUM_SENSORS:
             words = [other.role.split()[0].rstrip("s") for other in (branch, *missing)]  # photon, time
             free.sort(key=lambda name: [words[0] not in name.lower(), any(word in name.lower() for word in words)])
@@ -161,6 +162,14 @@ def _meant(others: Mapping[str, BranchFacts], missing: Sequence[Wanted]) -> dict
         if branch.option not in found and fits:
             found[branch.option] = free[0]
     return found
+
+
+def _may_be_truth(other: BranchFacts, wanted: Wanted) -> bool:
+    """Return whether a branch of the width of a truth may hold it; no small number alone is a time."""
+    task = wanted.option.rpartition(".")[2]
+    if task not in TASK_WIDTHS or not other.dtype.startswith("float") or is_made(other.name):
+        return False
+    return says_task(other.name, task) or not (task == "timing" or says_another(other.name, task))
 
 
 def _near(wanted: str, names: Sequence[str]) -> str:
@@ -175,7 +184,7 @@ def _near(wanted: str, names: Sequence[str]) -> str:
     """
     own = _without_truth(wanted)
     if own != wanted:  # a truth
-        names = [name for name in names if not _SAYS_GUESS.search(name)]
+        names = [name for name in names if not is_made(name)]
     same = [name for name in names if name.lower() == own.lower()]
     alike = [name for name in nearest(wanted, names) if _may_be(own, _without_truth(name))]
     told = {_without_truth(name): name for name in reversed(names) if _SAYS_TRUTH.search(name)}

@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 from xectool.checks.cells import CellCounts
 from xectool.checks.data_facts import DataFacts, sensor_place
 from xectool.checks.facts import FileFacts, Trouble
+from xectool.checks.truth_guesses import guessed
 from xectool.config.inputs import is_remote
 from xectool.config.rules.count import Counts, EpochFillsABatch, EpochHasBatches
 from xectool.detector.constants import NUM_SENSORS
@@ -84,9 +85,10 @@ class BranchesExist(TroubleRule):
     title = "The branches exist"
 
     def check(self, facts: DataFacts) -> Iterator[Finding]:
-        """Yield an error for a missing required branch, a warning for a missing number or an odd type."""
+        """Yield an error for a missing required branch, a warning for a missing number, an odd type, another truth."""
         yield from self.found(facts)
         yield from self.notes(facts)
+        yield from guessed(self.code, facts.sample.guesses, facts.sample.files)
 
 
 class WidthsAgree(TroubleRule):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +22,7 @@ from xectool.checks.normalizing import NphoMap
 from xectool.checks.reading import SensorBlock, SensorStream, block_edges, read_small, read_together, spread_out
 from xectool.checks.stretches import Stretch
 from xectool.checks.targets import TargetScan
+from xectool.checks.truth_guesses import Guess, guess_truths
 from xectool.config.data import DataConfig
 from xectool.config.left_out import entries_left_out
 from xectool.config.normalization import NormalizationConfig
@@ -62,6 +63,7 @@ class Sample:
         light: Whether the light lies where sensors and truth say, by path and tree.
         stretches: Entries that differ from the rest of their file, by path and tree.
         filled: What an inpainter has filled, by path and tree; of repaired files only.
+        guesses: Branches that may be the truth of tasks, by path and tree; where it was asked for.
     """
 
     files: list[FileFacts]
@@ -83,6 +85,7 @@ class Sample:
     light: dict[str, dict[str, str]] = field(default_factory=dict)
     stretches: dict[str, list[Stretch]] = field(default_factory=dict)
     filled: dict[str, Filled] = field(default_factory=dict)
+    guesses: dict[str, dict[str, Guess]] = field(default_factory=dict)
 
     @property
     def num_events(self) -> int:
@@ -104,12 +107,14 @@ class ScanSettings:
         normalization: Constants the readings are judged by.
         tasks: Tasks whose truth has to be there.
         max_events: Events a file whose values are read; None for all.
+        guesses: Whether truth of unknown names is guessed: where no configuration says what is trained.
     """
 
     data: DataConfig
     normalization: NormalizationConfig
     tasks: tuple[str, ...] = ()
     max_events: int | None = EVENTS_A_FILE
+    guesses: bool = False
 
 
 class SampleScan:
@@ -157,6 +162,10 @@ class SampleScan:
         if not {data.npho_branch, data.time_branch} <= verdict.usable:
             self.sample.troubles += verdict.troubles
             return
+        if self.settings.guesses:
+            found, unread = guess_truths(file, facts, data)
+            self.sample.guesses |= {facts.where: found} if found else {}
+            verdict = replace(verdict, notes=(*verdict.notes, *unread))
         self.sample.verdicts[facts.where] = verdict
         counts = CellCounts("npho"), CellCounts("time")
         self.sample.counts[facts.where] = counts

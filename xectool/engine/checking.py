@@ -209,7 +209,8 @@ def _inspection(
         most = None
     is_asked = options.config is not None and not (other and options.against)
     tasks = tuple(config.tasks.enabled()) if is_asked and isinstance(config, RegressorConfig) else ()
-    settings = ScanSettings(config.data, config.normalization, tasks, most)
+    guesses = options.config is None and not other
+    settings = ScanSettings(config.data, config.normalization, tasks, most, guesses)
     return Inspection(settings, options.deep, options.write_digest and not other, options.time_limit_s, progress)
 
 

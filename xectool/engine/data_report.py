@@ -238,7 +238,7 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], told: Told) -> tuple
 def _without_truth(facts: DataFacts) -> tuple[str, ...]:
     """Return that no truth was looked at, where neither a configuration nor the usual names said which it is."""
     sample, names = facts.sample, facts.settings.data.truth_branches
-    if facts.config is not None or sample.targets or not sample.scanned:
+    if facts.config is not None or sample.targets or sample.guesses or not sample.scanned:
         return ()
     read = {value for key, value in vars(facts.settings.data).items() if key.endswith("_branch")}
     rest = [name for name in sample.files[0].branches if name not in read]
