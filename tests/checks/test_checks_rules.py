@@ -575,7 +575,7 @@ def test_15_a_mask_that_hides_nothing(look: Any, load: Any, rows: Rows) -> None:
 )
 def test_16_truth_in_another_unit(look: Any, rows: Rows, branch: str, factor: float, unit: str) -> None:
     rows[branch] = (rows[branch] * factor).astype(rows[branch].dtype)
-    one("DAT-16", look(rows), "warning", f"looks like {unit}", branch)
+    one("DAT-16", look(rows), "error", f"looks like {unit}", branch)
 
 
 def test_16_truth_that_is_no_number_constant_or_impossible(look: Any, load: Any, rows: Rows) -> None:
@@ -956,7 +956,7 @@ def test_one_file_in_another_unit_among_good_ones_is_named(
     rows[branch] *= factor
     facts = look(good, good, rows)
     assert other_unit(task, facts.sample.targets[task].kept.rows) == ""  # the control: not seen in all together
-    item = one("DAT-16", facts, "warning", f"looks like {unit}", "in 1 of 3 files", "a2.root")
+    item = one("DAT-16", facts, "error", f"looks like {unit}", "in 1 of 3 files", "a2.root")
     assert "good.root" not in f"{item.where}{item.evidence}"
     assert [found(code, facts) for code in ("DAT-21", "DAT-25")] == [[], []]
     assert "1 of" not in found("DAT-16", look(rows))[0].problem

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import uproot
 from xectool import engine
+from xectool.config.invalid import InvalidConfigError
 from xectool.engine.checking import CheckOptions
 from xectool.findings import Finding
 
@@ -88,3 +89,62 @@ def test_units_are_told_by_the_proposed_names_in_the_same_pass(written: Write) -
     sound = [written(f"s{n}.root", n + 1, {}, names) for n in range(2)]
     assert of_units(engine.check_data(sound).findings) == {}
     assert of_units(engine.check_data([files[0], sound[0], written("own.root", 5, FACTORS)]).findings)
+
+
+def test_units_of_a_truth_that_is_proposed_are_told_beside_those_that_were_read(written: Write, tmp_path: Path) -> None:
+    """The readings had their names, and the unit of the truth was told in the next pass."""
+    config = tmp_path / "c.yaml"
+    config.write_text("kind: regressor\ndata: {batch_size: 8}\ntasks: {energy: {enabled: true}}\n")
+    path = written("f.root", 1, FACTORS, {"energyTruth": "mc_energy"})
+    found = of_units(engine.check_data(path, CheckOptions(config=config)).findings)
+    assert set(found) == {"relative_time", "mc_energy", "uvwTruth", "timeTruth"}
+    (line,) = {item.fix for item in found.values()}
+    assert "mc_energy=0.001" in line
+
+
+def test_units_are_told_where_the_tree_has_another_name_too(written: Write, tmp_path: Path) -> None:
+    path = written("f.root", 1, FACTORS, {"npho": "nphe_all"})
+    with uproot.open(path) as file:
+        columns = dict(file["tree"].arrays(library="np"))
+    with uproot.recreate(path) as file:
+        file.mktree("sev", {key: (value.dtype, value.shape[1:]) for key, value in columns.items()})
+        file["sev"].extend(columns)
+    assert set(of_units(engine.check_data(path).findings)) == set(FACTORS)
+
+
+@pytest.mark.parametrize("kind", ["regressor", "mae"])
+def test_a_deep_check_of_a_configuration_tells_units_those_of_truth_where_it_is_trained_on(
+    written: Write, tmp_path: Path, kind: str
+) -> None:
+    files = [written(f"f{n}.root", n + 1, FACTORS) for n in range(2)]
+    config = tmp_path / "c.yaml"
+    tasks = "tasks: {energy: {enabled: true}}\n" if kind == "regressor" else ""
+    config.write_text(f"kind: {kind}\ndata: {{batch_size: 8, train_path: {files[0]}, val_path: {files[1]}}}\n{tasks}")
+    with pytest.raises(InvalidConfigError) as refused:
+        engine.config.check(config, deep=True)
+    units = [item for item in refused.value.findings if item.other_unit]
+    truths = {"energyTruth", "uvwTruth", "timeTruth"} if kind == "regressor" else set()
+    assert {item.other_unit for item in units} == {"relative_time"} | (truths & {"energyTruth"}), "what is trained on"
+    assert {item.fix for item in units} == {units[0].fix}
+    assert "f0_units.root, f1_units.root" in units[0].fix
+    told = engine.check_data(files[0], CheckOptions(config=config)).findings
+    assert {item.other_unit for item in told if item.other_unit} == {"relative_time"} | truths
+    sound = [written(f"s{n}.root", n + 1, {"uvwTruth": 10.0}) for n in range(2)]
+    paths = [f"data.train_path={sound[0]}", f"data.val_path={sound[1]}"]
+    passed = [item.other_unit for item in engine.config.check(config, paths, deep=True).findings if item.other_unit]
+    assert passed == ["uvwTruth"] * (kind == "regressor")
+
+
+def test_a_deep_check_of_many_files_leads_to_the_check_of_all(written: Write, tmp_path: Path) -> None:
+    for n in range(4):
+        written(f"f{n}.root", n + 1, {"relative_time": 1e9})
+    written("val.root", 9, {})
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        f"kind: regressor\ndata: {{batch_size: 8, train_path: {tmp_path}/f*.root, val_path: {tmp_path}/val.root}}\n"
+        "tasks: {energy: {enabled: true}}\n"
+    )
+    with pytest.raises(InvalidConfigError) as refused:
+        engine.config.check(config, deep=True)
+    (line,) = {item.fix for item in refused.value.findings if item.other_unit}
+    assert line.startswith(f"xectool check-data '{tmp_path}/f*.root' --config {config}   # ")

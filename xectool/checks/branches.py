@@ -45,7 +45,7 @@ class Wanted:
     without: str = _OTHER_FILE
 
 
-def wanted_branches(data: DataConfig, tasks: Iterable[str]) -> list[Wanted]:
+def wanted_branches(data: DataConfig, tasks: Iterable[str], truth: Mapping[str, str]) -> list[Wanted]:
     """Return the branches of a job; truth is required for the given tasks only, run and event number never."""
     enabled = set(tasks)
     return [
@@ -55,7 +55,7 @@ def wanted_branches(data: DataConfig, tasks: Iterable[str]) -> list[Wanted]:
         Wanted(data.event_branch, 1, "event number", "data.event_branch", False, "leave it: the entry counts"),
         *(
             Wanted(branch, TASK_WIDTHS[task], f"truth of task {task}", f"data.truth_branches.{task}", task in enabled)
-            for task, branch in data.truth_branches.items()
+            for task, branch in truth.items()
         ),
     ]
 

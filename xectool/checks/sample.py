@@ -108,6 +108,7 @@ class ScanSettings:
         tasks: Tasks whose truth has to be there.
         max_events: Events a file whose values are read; None for all.
         guesses: Whether truth of unknown names is guessed: where no configuration says what is trained.
+        truth: Whether truth is looked at: of no use where no task is trained on it.
     """
 
     data: DataConfig
@@ -115,6 +116,7 @@ class ScanSettings:
     tasks: tuple[str, ...] = ()
     max_events: int | None = EVENTS_A_FILE
     guesses: bool = False
+    truth: bool = True
 
 
 class SampleScan:
@@ -131,7 +133,8 @@ class SampleScan:
         self._npho_map = NphoMap(settings.normalization)
         cells = CellScan(settings.normalization.npho_threshold, self._npho_map.lowest, *self._npho_map.raw_sentinels())
         self.sample = Sample(files, cells=cells)
-        self._wanted = wanted_branches(settings.data, settings.tasks)
+        self._branches = settings.data.truth_branches if settings.truth else {}
+        self._wanted = wanted_branches(settings.data, settings.tasks, self._branches)
 
     def run(self) -> Sample:
         """Return what was found; a damaged file is named in it and does not stop the rest."""
@@ -195,8 +198,7 @@ class SampleScan:
         if sums.events >= MIN_CONSTANT:
             self.sample.by_file.append(FileHealth.of_file(path, sums, kept))
         if sums.events >= FEWEST_EVENTS:
-            branches = {task: self.settings.data.truth_branches[task] for task in JUDGED_TASKS}
-            there = {task: branch for task, branch in branches.items() if branch in verdict.usable}
+            there = {task: self._branches[task] for task in JUDGED_TASKS if self._branches.get(task) in verdict.usable}
             self.sample.order_likeness[path] = neighbour_likeness(kept)
             self.sample.light[path] = light_misfits(file, kept, there)
 
@@ -233,8 +235,7 @@ class SampleScan:
         self.sample.contents.append(block)
 
     def _truth(self, file: EventFile, verdict: BranchVerdict, runs: Array, events: Array) -> None:
-        branches = self.settings.data.truth_branches
-        for task, branch in branches.items():
+        for task, branch in self._branches.items():
             if branch not in verdict.usable:
                 continue
             scan = self.sample.targets.setdefault(task, TargetScan(branch, TASK_WIDTHS[task]))
@@ -242,7 +243,7 @@ class SampleScan:
                 entries, values = self._served(start, values)
                 scan.add(values, Place(file.where, entries, runs[entries], events[entries]))
             scan.end_file(file.where, task)
-        if {branches["angle"], branches["angleVec"]} <= verdict.usable:
+        if {self._branches.get("angle"), self._branches.get("angleVec")} <= verdict.usable:
             self._compare_angles(file, runs, events)
 
     def _compare_angles(self, file: EventFile, runs: Array, events: Array) -> None:

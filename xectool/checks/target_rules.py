@@ -106,7 +106,9 @@ class TruthIsSound(Rule[DataFacts]):
         rows = scan.kept.rows
         units = units_of_truth(facts, task, scan)
         if units.seen:
-            yield units.finding()
+            yield units.finding(
+                Severity.ERROR if facts.config is None or task in enabled_tasks(facts) else Severity.WARNING
+            )
         else:
             yield from self._impossible(facts, task, scan)
         yield from self._unfilled(task, scan, where)

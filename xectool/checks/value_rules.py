@@ -186,7 +186,7 @@ class NormalizedTimesFit(Rule[DataFacts]):
                 again,
             )
             shown = tuple(f"{sensor_place(cell, data.time_branch)}: {cell.value:g}" for cell in first[:_SHOWN])
-            yield replace(found, evidence=shown)
+            yield replace(found, evidence=shown, other_unit=data.time_branch)
             return
         row = next((row for row in facts.normalized if row.channel == "time" and row.face == "all"), None)
         if facts.exchanged or row is None or (row.min >= -2 and row.max <= 2):

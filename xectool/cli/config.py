@@ -56,7 +56,9 @@ def show(config: ConfigArgument, set_: SetOption = None, json: JsonOption = Fals
 def check(
     config: ConfigArgument,
     set_: SetOption = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Also look for its data files, at memory and devices.")] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also look for its data files, at their units, memory and devices.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Check a configuration and report every error and warning."""

@@ -96,18 +96,19 @@ class UnitsOfTruth(NamedTuple):
         """The unit, and the place where not all files have it."""
         return self.seen if self.is_everywhere else f"{self.seen} in {self.place}"
 
-    def finding(self) -> Finding:
-        """Return the warning; its unit, size and line are those of one file, or of the sample and then in words."""
+    def finding(self, severity: Severity = Severity.WARNING) -> Finding:
+        """Return what is told; its unit, size and line are those of one file, or of the sample and then in words."""
         judged, right = self.judged, RANGES[self.task].unit
         size = judged[0].size if judged else self.size
         many = "" if self.is_everywhere else f", in {len(judged)} of {len(self.files)} files"
         return Finding(
             "DAT-16",
-            Severity.WARNING,
+            severity,
             f"{_LOOKS.format(task=self.task)}{self.seen}, not {right}{many}: typical size {size:.4g}",
             f"{self.place} branch {self.branch}",
             tuple(f"{file.name}: {file.unit}, typical size {file.size:.4g}" for file in judged[:_SHOWN] if many),
             self._fix(),
+            other_unit=self.branch,
         )
 
     def mends(self) -> Iterator[UnitMend]:
@@ -193,7 +194,7 @@ def _unknown_fix(path: str, tree: str, branch: str, again: str, exclude: str = "
 def is_told_of(task: str, findings: Iterable[Finding], files: Container[str], said: str) -> bool:
     """Return whether a finding tells another unit of a task, of one of these files or of a place that a text names."""
     begin = _LOOKS.format(task=task)
-    found = (item.where for item in findings if item.code == "DAT-16" and item.problem.startswith(begin))
+    found = (item.where for item in findings if item.other_unit and item.problem.startswith(begin))
     places = [where.rpartition(" branch ")[0] for where in found]
     return any(place in said or split_tree(place.rpartition(_FIRST)[2])[0] in files for place in places)
 

@@ -44,14 +44,7 @@ def with_one_line(findings: Iterable[Finding], mends: Sequence[UnitMend]) -> tup
     if len(mends) < 2:
         return tuple(findings)
     line, branches = all_at_once(mends), {mend.branch for mend in mends}
-    return tuple(replace(found, fix=line) if _is_of(found, branches) else found for found in findings)
-
-
-def _is_of(found: Finding, branches: set[str]) -> bool:
-    """Return whether a finding tells another unit of one of some branches."""
-    branch = found.where.rpartition(" branch ")[2].partition(" entry ")[0]
-    is_unit = found.code in ("DAT-10", "DAT-16") and any(said in found.problem for said in ("looks like", "look like"))
-    return is_unit and branch in branches
+    return tuple(replace(found, fix=line) if found.other_unit in branches else found for found in findings)
 
 
 def all_at_once(mends: Sequence[UnitMend]) -> str:

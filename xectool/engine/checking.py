@@ -27,7 +27,7 @@ from xectool.config.unit_mends import with_one_line
 from xectool.engine.check_lines import Told
 from xectool.engine.data_report import DataChecked, summarised
 from xectool.engine.output_places import require_folder
-from xectool.engine.proposed_names import proposed_names, units_by
+from xectool.engine.proposed_names import with_proposed
 from xectool.engine.sensor_map import draw_sensor_map
 from xectool.errors import DataFileError, UsageError, XecError, in_shell
 from xectool.findings import Finding, Report, Severity
@@ -108,7 +108,16 @@ def check_data(
             ran, report=Report((*ran.report, *(item for item in aside if (item.code, item.where) not in told)))
         )
     ran = replace(ran, report=Report((*with_one_line(ran.report, mends), *_validation_gone(loaded, options))))
-    ran = replace(ran, report=_with_proposed(ran.report, data, options, sample))
+    once = replace(options, deep=False, plots=None, write_digest=False)
+    ran = replace(
+        ran,
+        report=with_proposed(
+            ran.report,
+            sample,
+            options.overrides,
+            lambda names: check_data(data, replace(once, overrides=names)).findings,
+        ),
+    )
     drawn = [] if plots_into is None else _plots(facts, plots_into)
     given = [data] if isinstance(data, str) else list(data)
     flags, tree = _flags(options), settings.data.tree_name
@@ -116,17 +125,6 @@ def check_data(
     if facts.other is not None:
         lines = replace(lines, others=facts.other.files)
     return summarised(facts, ran, lines, digests=digests, plots=drawn)
-
-
-def _with_proposed(report: Report, data: str | Sequence[str], options: CheckOptions, sample: Sample) -> Report:
-    """Return a report with what is said of units where no reading has the name told, but one that is proposed."""
-    names = () if sample.scanned else proposed_names(sample.files, sample.troubles)
-    if not names or set(names) <= set(options.overrides):
-        return report
-    again = replace(options, overrides=(*options.overrides, *names), deep=False, plots=None, write_digest=False)
-    units = units_by(names, lambda: check_data(data, again).findings)
-    told = {(item.code, item.where) for item in units}  # with one line for all, those whose names were right too
-    return Report((*(item for item in report if (item.code, item.where) not in told), *units))
 
 
 def _configured(options: CheckOptions) -> LoadedConfig | None:
@@ -209,8 +207,8 @@ def _inspection(
         most = None
     is_asked = options.config is not None and not (other and options.against)
     tasks = tuple(config.tasks.enabled()) if is_asked and isinstance(config, RegressorConfig) else ()
-    guesses = options.config is None and not other
-    settings = ScanSettings(config.data, config.normalization, tasks, most, guesses)
+    guesses, truth = options.config is None and not other, not is_asked or isinstance(config, RegressorConfig)
+    settings = ScanSettings(config.data, config.normalization, tasks, most, guesses, truth)
     return Inspection(settings, options.deep, options.write_digest and not other, options.time_limit_s, progress)
 
 

@@ -17,6 +17,7 @@ from xectool.config.serialize import dotted_values, to_yaml
 from xectool.config.template import template
 from xectool.engine.arguments import typed
 from xectool.engine.capacity import with_estimate
+from xectool.engine.config_units import unit_findings
 from xectool.findings import Report
 from xectool.rootio.counting import count_run_events
 
@@ -73,7 +74,7 @@ def show(path: Path | str, overrides: Sequence[str] = ()) -> ConfigShown:
 
 @typed
 def check(path: Path | str, overrides: Sequence[str] = (), deep: bool = False) -> ConfigShown:
-    """Check a configuration on this machine; ``deep`` also looks at its data, the memory and the devices.
+    """Check a configuration on this machine; ``deep`` also looks at its data, their units, the memory and devices.
 
     Raises:
         ConfigError: A rule is broken; ``findings`` of the error lists all of them.
@@ -86,7 +87,8 @@ def check(path: Path | str, overrides: Sequence[str] = (), deep: bool = False) -
     paths = path_rules(loaded.config)
     if is_on_cpu(loaded.config, platform) and not paths.errors:  # it takes seconds
         capacity = with_estimate(capacity, loaded.config, memory_budgets(loaded.config.distributed.num_gpus))
-    return _shown(loaded.require(paths.merged(capacity)))
+    units = Report() if paths.errors else unit_findings(loaded)
+    return _shown(loaded.require(paths.merged(units).merged(capacity)))
 
 
 def schema() -> dict[str, Any]:

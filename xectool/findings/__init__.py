@@ -26,6 +26,7 @@ class Finding:
         where: File and line, configuration key, branch, event or sensor.
         evidence: Quoted numbers or lines, each with its source.
         fix: What to do, with a line to paste.
+        other_unit: The branch whose values are in another unit, where that is what was found.
     """
 
     code: str
@@ -34,6 +35,7 @@ class Finding:
     where: str = ""
     evidence: tuple[str, ...] = ()
     fix: str = ""
+    other_unit: str = ""
 
     def as_dict(self) -> dict[str, object]:
         """Return the finding in the shape of the ``--json`` contract."""

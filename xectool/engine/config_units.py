@@ -1,0 +1,50 @@
+"""What ``config check --deep`` tells of the units of its data: of the first files, in the words of `check-data`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from xectool.checks.data_facts import DataFacts
+from xectool.checks.running import Inspection, inspect_sample
+from xectool.checks.sample import ScanSettings
+from xectool.checks.target_rules import TruthIsSound
+from xectool.checks.unit_mends import unit_mends
+from xectool.checks.value_rules import NormalizedTimesFit
+from xectool.config.inputs import is_remote, present_inputs
+from xectool.config.load import LoadedConfig
+from xectool.config.root import RegressorConfig
+from xectool.config.unit_mends import with_one_line
+from xectool.errors import in_shell
+from xectool.findings import Report
+from xectool.rules import run_rules
+
+_FILES: Final = 3  # of training, and of validation
+_EVENTS: Final = 200  # of each
+
+
+def unit_findings(loaded: LoadedConfig) -> Report:
+    """Return which branches of the first files are in another unit; nothing of urls, or of what cannot be read.
+
+    Without tasks no truth is looked at. Where there are more files, the line to paste is the check of all of them.
+    """
+    config = loaded.config
+    samples = [
+        [path for path in present_inputs(of) if not is_remote(path)]
+        for of in (config.data.train_path, config.data.val_path)
+    ]
+    paths = list(dict.fromkeys(path for sample in samples for path in sample[:_FILES]))
+    if not paths:
+        return Report()
+    is_regressor = isinstance(config, RegressorConfig)
+    tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
+    settings = ScanSettings(config.data, config.normalization, tasks, _EVENTS, truth=is_regressor)
+    facts = DataFacts(settings, inspect_sample(paths, Inspection(settings))[0], config)
+    report = run_rules((NormalizedTimesFit(), TruthIsSound()), facts).report
+    found = with_one_line((item for item in report if item.other_unit), [*unit_mends(facts)])
+    if any(len(sample) > _FILES for sample in samples):
+        named = config.data.train_path
+        files = " ".join(map(in_shell, [named] if isinstance(named, str) else named))
+        line = f"xectool check-data {files} --config {in_shell(loaded.path)}   # gives the line that mends all files"
+        found = tuple(replace(item, fix=line) for item in found)
+    return Report(found)
