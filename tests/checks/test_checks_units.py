@@ -148,3 +148,34 @@ def test_a_deep_check_of_many_files_leads_to_the_check_of_all(written: Write, tm
         engine.config.check(config, deep=True)
     (line,) = {item.fix for item in refused.value.findings if item.other_unit}
     assert line.startswith(f"xectool check-data '{tmp_path}/f*.root' --config {config}   # ")
+
+
+def test_lines_that_write_files_say_what_they_wrote_and_what_comes_next(written: Write, tmp_path: Path) -> None:
+    """They wrote without a word, and what they wrote had to be found by hand."""
+    names = {"energyTruth": "mc energy"}
+    files = [written("f0.root", 1, FACTORS, names), written("f1.root", 2, {"energyTruth": 1e3}, names)]
+    told = CheckOptions(overrides=("data.truth_branches.energy=mc energy",))
+    (line,) = {item.fix for item in of_units(engine.check_data(files, told).findings).values()}
+    said = run(line, tmp_path)
+    assert len(said) == 3, said
+    assert said[0].startswith(f"wrote f0_units.root: 24 events of {files[0]}, with mc energy x 0.001 ")
+    assert said[1] == f"wrote f1_units.root: 24 events of {files[1]}, with mc energy x 0.001"
+    begin = "next: xectool check-data f0_units.root f1_units.root --set 'data.truth_branches.energy=mc energy'"
+    assert said[2] == begin
+    with uproot.open(files[1]) as file:
+        columns = dict(file["tree"].arrays(library="np"))
+    columns["uvwTruth"][[3, 5]] = np.nan
+    with uproot.recreate(tmp_path / "nan.root") as file:
+        file.mktree("sev", {key: (value.dtype, value.shape[1:]) for key, value in columns.items()})
+        file["sev"].extend(columns)
+    nan = f"{tmp_path}/nan.root:sev"
+    (line,) = (item.fix for item in engine.check_data(nan, told).findings if "NaN, infinite" in item.problem)
+    units, whole = (run(text, tmp_path) for text in (engine.check_data(nan, told).next, line))
+    assert units[0].startswith("wrote nan_GeV.root: 24 events of ")
+    assert whole[0] == f"wrote nan_whole.root: 24 events of {tmp_path}/nan.root, uvwTruth changed in 2"
+    assert whole[1] == "next: xectool check-data nan_whole.root:sev --set 'data.truth_branches.energy=mc energy'"
+
+
+def run(line: str, folder: Path) -> list[str]:
+    """Return what a line says when it is pasted."""
+    return subprocess.run(line, shell=True, cwd=folder, check=True, capture_output=True, text=True).stdout.splitlines()

@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Final, NamedTuple
 
 from xectool.config.inputs import input_name, split_tree
-from xectool.config.unit_mends import UnitMend, written_at_once
+from xectool.config.unit_mends import UnitMend, next_check, written_at_once
 from xectool.detector.constants import LARGEST_LEGAL, UNKNOWN_ABOVE
 from xectool.detector.truth_ranges import RANGES
 from xectool.errors import counted, in_shell
@@ -20,13 +20,19 @@ from xectool.findings import Finding, Severity
 
 _SHOWN: Final = 10
 _WRITE_AGAIN: Final = (
-    "import sys, numpy as np, uproot; source, name, branch, target = sys.argv[1:]; out = uproot.recreate(target); "
+    "import sys, shlex, numpy as np, uproot; source, name, branch, target, *then = sys.argv[1:]; "
+    "out = uproot.recreate(target); "
     "types = lambda part: {key: (value.dtype, value.shape[1:]) for key, value in part.items()}; "
     "again = lambda truth: {again}; "
-    "[(out[name] if name in out else out.mktree(name, types(part))).extend(part) for part in "
-    "(part | {branch: again(part[branch])} "
-    "for part in uproot.open(source)[name].iterate(library='np', step_size=2000))]"
+    "put = lambda part: ((out[name] if name in out else out.mktree(name, types(part))).extend(part), "
+    "len(part[branch]))[1]; "
+    "odd = lambda old, new: int((~np.isclose(new, old, 0, 0, True)).reshape(len(new), -1).any(1).sum()); "
+    "done = [(put(part | {branch: new}), odd(part[branch], new)) for part in "
+    "uproot.open(source)[name].iterate(library='np', step_size=2000) for new in [again(part[branch])]]; "
+    "print(f'wrote {target}:', sum(count for count, _ in done), f'events of {source}, {branch} changed in', "
+    "sum(odds for _, odds in done)); print('next:', shlex.join(then))"
 )
+_WORDS: Final = 7  # after the program: file, tree, branch, what is written, and its check in three
 _ELSE: Final = "   # what else this file needs: then in "
 _LOOKS: Final = "the truth of task {task} looks like "
 _FIRST: Final = " files, first "
@@ -221,7 +227,7 @@ def _going_on(fix: str, written: dict[tuple[str, str], list[str]], done: dict[tu
     line, mark, prose = fix.partition(_ELSE)
     if not mark:
         return fix
-    path, tree, branch, target = words = shlex.split(line)[-4:]
+    path, tree, branch, target, *_ = words = shlex.split(line)[-_WORDS:]
     program = line.removesuffix(shlex.join(words))
     same = (program, path, tree, branch)
     if same in done:
@@ -234,11 +240,12 @@ def _going_on(fix: str, written: dict[tuple[str, str], list[str]], done: dict[tu
     after = "" if source == path else f"   # after the line that writes {source}"
     written.setdefault((path, tree), []).append(into)
     done[same] = into
-    return f"{program}{shlex.join((source, tree, branch, into))}{after}{mark}{into}{prose.removeprefix(target)}"
+    words = [source, tree, branch, into, *next_check([(into, tree)])]
+    return f"{program}{shlex.join(words)}{after}{mark}{into}{prose.removeprefix(target)}"
 
 
 def _write_again(path: str, tree: str, branch: str, again: str, suffix: str) -> str:
     """Return the command that writes a tree with the truth of one branch changed."""
     target = f"{PurePath(path).stem}_{suffix}.root"
-    words = shlex.join((path, tree, branch, target))
+    words = shlex.join((path, tree, branch, target, *next_check([(target, tree)])))
     return f'{in_shell(sys.executable)} -c "{_WRITE_AGAIN.replace("{again}", again)}" {words}{_ELSE}{target}'

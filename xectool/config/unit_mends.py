@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Final, NamedTuple
 
-from xectool.config.inputs import Place, place_of
+from xectool.config.inputs import Place, input_name, place_of
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.errors import counted, in_shell
 from xectool.findings import Finding
@@ -19,14 +19,17 @@ from xectool.findings import Finding
 _MOST_FILES: Final = 20
 _AT_ONCE: Final = "   # all units of "
 _PROGRAM: Final = (
-    "import sys, numpy as np, uproot; cut = sys.argv.index('--'); "
+    "import sys, shlex, numpy as np, uproot; cut = sys.argv.index('--'); end = sys.argv.index('--', cut + 1); "
     "factors = {branch: float(factor) for branch, factor in (word.rsplit('=', 1) for word in sys.argv[1:cut])}; "
     "types = lambda part: {key: (value.dtype, value.shape[1:]) for key, value in part.items()}; "
     f"scaled = lambda values, factor: np.where(np.abs(values) < {UNKNOWN_ABOVE:g}, values * factor, values); "
     "again = lambda part: part | {branch: scaled(part[branch], factor) for branch, factor in factors.items()}; "
-    "[(out[name] if name in out else out.mktree(name, types(part))).extend(again(part)) "
-    "for path, name, target in zip(*[iter(sys.argv[cut + 1:])] * 3) for out in [uproot.recreate(target)] "
-    "for part in uproot.open(path)[name].iterate(library='np', step_size=2000)]"
+    "put = lambda out, name, part: ((out[name] if name in out else out.mktree(name, types(part))).extend(again(part)), "
+    "len(next(iter(part.values()))))[1]; "
+    "[print(f'wrote {target}:', sum([put(out, name, part) for part in uproot.open(path)[name].iterate(library='np', "
+    "step_size=2000)]), f'events of {path}, with', *(f'{branch} x {factor:g}' for branch, factor in factors.items())) "
+    "for path, name, target in zip(*[iter(sys.argv[cut + 1:end])] * 3) for out in [uproot.recreate(target)]]; "
+    "end + 1 < len(sys.argv) and print('next:', shlex.join(sys.argv[end + 1:]))"
 )
 
 
@@ -61,13 +64,19 @@ def all_at_once(mends: Sequence[UnitMend]) -> str:
     groups: dict[tuple[tuple[str, float], ...], list[str]] = {}
     for (place, named), target in zip(shown.items(), targets, strict=True):
         groups.setdefault(tuple(sorted(by_file[place].items())), []).extend((*named, target))
+    following = [*[()] * (len(groups) - 1), next_check(zip(targets, (tree for _, tree in shown.values()), strict=True))]
     line = " && ".join(
         f'{in_shell(sys.executable)} -c "{_PROGRAM}" '
-        + shlex.join((*(f"{branch}={factor!r}" for branch, factor in factors), "--", *words))
-        for factors, words in groups.items()
+        + shlex.join((*(f"{branch}={factor!r}" for branch, factor in factors), "--", *words, "--", *then))
+        for (factors, words), then in zip(groups.items(), following, strict=True)
     )
     more = f"; the same for the other {counted(len(files) - len(shown), 'file')}" if len(files) > len(shown) else ""
     return f"{line}{_AT_ONCE}{counted(len(shown), 'file')} at once, into {', '.join(targets)}{more}"
+
+
+def next_check(written: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Return the words of the check of files, each with its tree, that a line writes and then tells to go on with."""
+    return ("xectool", "check-data", *(input_name(*file) if file[1] != "tree" else file[0] for file in written))
 
 
 def written_at_once(line: str) -> list[tuple[str, str, str]]:
@@ -77,7 +86,8 @@ def written_at_once(line: str) -> list[tuple[str, str, str]]:
     programs = [
         list(words) for is_end, words in itertools.groupby(_words(line), lambda word: word == "&&") if not is_end
     ]
-    files = (words[words.index("--") + 1 :] for words in programs)
+    cuts = ([at for at, word in enumerate(words) if word == "--"] for words in programs)
+    files = (words[cut + 1 : end] for words, (cut, end) in zip(programs, cuts, strict=True))
     return [(path, tree, target) for words in files for path, tree, target in zip(*[iter(words)] * 3, strict=True)]
 
 

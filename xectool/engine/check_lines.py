@@ -67,8 +67,9 @@ class Told:
         'xectool check-data a.root --set data.time_branch=t --deep'
         """
         command, mark, remark = line.partition(_REMARK)
-        if not command.startswith(_CHECK):
-            return line
+        if not command.startswith(_CHECK):  # a line that writes files ends in the check of what it wrote
+            goes_on = f" {_CHECK}" in command
+            return " ".join((command, *self._kept(set()))) + mark + remark if goes_on else line
         words = shlex.split(command)[2:]
         files = words[:1] + list(itertools.takewhile(lambda word: not word.startswith("-"), words[1:]))
         files, own = self._with_the_rest(files, words[len(files) :])

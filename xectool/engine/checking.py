@@ -98,26 +98,14 @@ def check_data(
         _look_at_use(facts, config)
         facts.num_validated = facts.other.num_events if facts.other and not options.against else None
     ran = run_rules((*DATA_CHECKS, *plugin_rules("checks", DATA_CHECKS)), facts)
-    mends = [*unit_mends(facts)]
-    if compared and facts.other is not None:
-        beside = DataFacts(theirs.settings, facts.other, config)
-        mends += unit_mends(beside)
-        aside = _aside(beside, is_validation=not options.against)
-        told = {(item.code, item.where) for item in ran.report}
-        ran = replace(
-            ran, report=Report((*ran.report, *(item for item in aside if (item.code, item.where) not in told)))
-        )
-    ran = replace(ran, report=Report((*with_one_line(ran.report, mends), *_validation_gone(loaded, options))))
+    beside = DataFacts(theirs.settings, facts.other, config) if compared and facts.other is not None else None
+    report = Report((*_of_both(ran.report, facts, beside, options), *_validation_gone(loaded, options)))
     once = replace(options, deep=False, plots=None, write_digest=False)
-    ran = replace(
-        ran,
-        report=with_proposed(
-            ran.report,
-            sample,
-            options.overrides,
-            lambda names: check_data(data, replace(once, overrides=names)).findings,
-        ),
-    )
+
+    def checked_by(names: Sequence[str]) -> Sequence[Finding]:
+        return check_data(data, replace(once, overrides=names)).findings
+
+    ran = replace(ran, report=with_proposed(report, sample, options.overrides, checked_by))
     drawn = [] if plots_into is None else _plots(facts, plots_into)
     given = [data] if isinstance(data, str) else list(data)
     flags, tree = _flags(options), settings.data.tree_name
@@ -125,6 +113,17 @@ def check_data(
     if facts.other is not None:
         lines = replace(lines, others=facts.other.files)
     return summarised(facts, ran, lines, digests=digests, plots=drawn)
+
+
+def _of_both(report: Report, facts: DataFacts, beside: DataFacts | None, options: CheckOptions) -> tuple[Finding, ...]:
+    """Return what was found of the files and of the other sample, with one line for all units of both."""
+    mends, found = [*unit_mends(facts)], [*report]
+    if beside is not None:
+        mends += unit_mends(beside)
+        told = {(item.code, item.where) for item in report}
+        aside = _aside(beside, is_validation=not options.against)
+        found += [item for item in aside if (item.code, item.where) not in told]
+    return with_one_line(found, mends)
 
 
 def _configured(options: CheckOptions) -> LoadedConfig | None:
