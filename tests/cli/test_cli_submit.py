@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,3 +66,45 @@ def test_the_manifest_states_what_changes_the_numbers(files: Path, xectool: Call
     extra = read_manifest(files / "runs" / "stated")["attempts"][0]["extra"]
     assert extra["numerics"]["deterministic_algorithms"] is True
     assert {"cudnn_tf32", "matmul_tf32", "cudnn_benchmark", "cudnn", "matmul_precision"} <= set(extra["numerics"])
+
+
+def test_everything_that_speaks_against_a_job_is_told_at_once_with_one_line(
+    files: Path, xectool: Callable[..., object], tmp_path: Path
+) -> None:
+    """Each refusal hid the next: four starts for four mistakes."""
+    broken = tmp_path / "a run.yaml"
+    text = (files / "config.yaml").read_text().replace("batch_size: 8", "batch_size: 0")
+    broken.write_text(text.replace(f"val_path: {files}/val.root", f"val_path: {files}/vall.root"))
+    argv = ["submit", str(broken), "--time=12:00", "--mem", "lots", "--partition", "p", "--dry-run"]
+    settings = ["--set", "training.lr=1e-5"]
+    done = xectool(*argv, *settings, "--json")
+    assert done.code == 2
+    *errors, line = done.document["findings"]
+    assert {found["where"].rpartition("(")[2].rstrip(")") for found in errors} == {
+        "--time", "--mem", "data.batch_size", "data.val_path",
+    }  # fmt: skip
+    assert (line["code"], line["severity"]) == ("XT-SUBMIT-LINE", "info")
+    assert line["problem"] == "all of it can be mended on the command line"
+    words = shlex.split(line["fix"])
+    assert words[:3] == ["xectool", "submit", str(broken)]
+    assert "--gpus" not in words, "none was given"
+    assert words[words.index("--set") + 1] == "training.lr=1e-5", "what was typed stays"
+    assert xectool(*words[1:]).code == 0, "the control: the line as it is pasted"
+
+
+def test_what_the_line_cannot_mend_is_named_and_the_gpus_stay(files: Path, xectool: Callable[..., object]) -> None:
+    argv = ["submit", files / "config.yaml", "--gpus", "0", "--set", "data.train_path=/nowhere/at/all.root"]
+    *errors, line = xectool(*argv, "--dry-run", "--json").document["findings"]
+    assert [found["where"] for found in errors] == ["--partition", "--time", "--set (data.train_path)"]
+    assert line["problem"] == (
+        "1 of 3 errors can be mended on the command line; what remains: XT-SUBMIT-REQUEST (--partition), "
+        "CFG-38 (--set (data.train_path))"
+    )
+    words = shlex.split(line["fix"])
+    assert words[words.index("--gpus") + 1] == "0"
+    assert words[-2:] == ["--time", "12:00:00"]
+
+
+def test_one_fault_alone_is_told_by_itself(files: Path, xectool: Callable[..., object]) -> None:
+    (found,) = xectool("submit", files / "config.yaml", "--partition", "p", "--dry-run", "--json").document["findings"]
+    assert (found["code"], found["fix"]) == ("XT-SUBMIT-TIME", "--time 12:00:00")

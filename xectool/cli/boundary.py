@@ -117,11 +117,13 @@ def _outcome(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], N
 
 
 def _in_full(error: XecError, argv: Sequence[str]) -> XecError:
-    """Return a failure with the whole line to paste where a run or a checkpoint was misnamed."""
+    """Return a failure with the whole line to paste, where a run or checkpoint was misnamed or much can be mended."""
     if isinstance(error, Misnamed):
         from xectool.engine.at_hand import renamed
 
         error.fix = renamed(error, argv)
+    elif with_line := getattr(error, "with_line", None):
+        return cast(XecError, with_line(argv))
     return error
 
 

@@ -53,7 +53,7 @@ def submit(
     request = engine.JobRequest(
         partition=partition,
         time=time,
-        gpus=engine.ranks_wanted(config, set_ or (), None) if gpus is None else gpus,
+        gpus=gpus,
         nodes=nodes,
         cpus_per_gpu=cpus_per_gpu,
         mem=mem,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import shutil
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,26 +10,15 @@ from pathlib import Path
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from xectool.config.file_systems import is_network
-from xectool.config.load import LoadedConfig, load_config
-from xectool.config.platform import NODE_MEMORY, Platform
+from xectool.config.platform import Platform
 from xectool.config.root import RunConfig
-from xectool.config.rules.capacity import CAPACITY_RULES
-from xectool.config.rules.path import path_rules
-from xectool.config.rules.platform import Situation
-from xectool.config.serialize import inline_yaml
 from xectool.engine.slurm.job import TrainingJob
+from xectool.engine.slurm.looking import Wish, prepared
 from xectool.engine.slurm.script import JobRequest, executor
-from xectool.errors import UsageError, WorldError, counted, in_shell
+from xectool.errors import WorldError, counted
 from xectool.findings import Finding, Severity
-from xectool.rootio.counting import count_run_events
-from xectool.rules import run_rules
-from xectool.training.record.run_dir import RunPlace, choose_place, plain_name
-from xectool.training.saving.late_exclusion import in_saved_order
-from xectool.training.saving.resolved import adopt_resolved
-from xectool.training.saving.resume import require_resumable
+from xectool.training.record.run_dir import RunPlace
 from xectool.training.saving.step_size import step_size_change
-
-_UNLIMITED = 1 << 60
 
 
 @dataclass(frozen=True)
@@ -83,26 +69,11 @@ def submit(
     Raises:
         XecError: Anything the user can act on.
     """
-    request.require_sound()
-    named = [f"mlflow.run_name={json.dumps(run_name)}"] if run_name else []
-    loaded = _checked(config, request, [*overrides, *named], resume)
-    place = choose_place(loaded.config, resume)
-    if place.checkpoint is not None and place.checkpoint_path is not None:  # the job would be refused after the queue
-        settings, ranks = adopt_resolved(loaded.config, place.checkpoint), request.nodes * request.ranks_per_node
-        settings, _ = in_saved_order(settings, place.checkpoint)
-        require_resumable(settings, place.checkpoint, None, place.checkpoint_path, ranks)
-    name = _run_name(config, loaded.config, place)
+    found = prepared(Wish(config, request, tuple(overrides), resume, run_name, dry_run))
+    request, name, folder, loaded, place = found.request, found.name, found.folder, found.loaded, found.place
     job = training_job(config, request, overrides, resume=resume, run_name=name)
-    folder = _folder(loaded.config, name)
-    if not dry_run and not shutil.which("sbatch"):
-        raise UsageError(
-            "there is no sbatch on this machine, so nothing can be submitted",
-            where="PATH",
-            fix=f"xectool submit {in_shell(config)} {_options(request)} --dry-run   # shows the script",
-            code="XT-SUBMIT-SLURM",
-        )
     queue = executor(request, folder, name)
-    found = Submission(
+    submission = Submission(
         job_id=None,
         run_name=name,
         folder=str(folder),
@@ -113,9 +84,9 @@ def submit(
         findings=(*loaded.findings, *_concerns(loaded.config, place, request)),
     )
     if dry_run:
-        return found
+        return submission
     try:
-        return replace(found, job_id=str(queue.submit(job).job_id))
+        return replace(submission, job_id=str(queue.submit(job).job_id))
     except (FailedJobError, FailedSubmissionError, OSError) as error:
         raise WorldError(
             f"SLURM refused the job: {str(error).strip().splitlines()[-1]}",
@@ -143,56 +114,6 @@ def training_job(
         resume=resume,
         task_is_rank=request.task_is_rank,
         max_requeues=request.max_requeues if request.requeue else 0,
-    )
-
-
-def _folder(settings: RunConfig, name: str) -> Path:
-    """Return where script, pickled job and output of a job go.
-
-    Raises:
-        UsageError: SLURM would write them somewhere else.
-    """
-    folder = Path(settings.checkpoint.save_dir).expanduser().absolute() / "slurm" / name
-    if set("%\\") & set(str(folder)) or not str(folder).isprintable():
-        place = str(folder.parents[1])  # may be the working directory, where another relative path changes nothing
-        sound = "".join(char if char.isprintable() and char not in "%\\" else "_" for char in place)
-        raise UsageError(
-            "SLURM reads a % or \\ in the name of an output file as a sign of its own, and takes no line end in it",
-            where=f"checkpoint.save_dir: {place!r}",
-            fix=f"--set {in_shell(f'checkpoint.save_dir={inline_yaml(sound)}')}",
-            code="XT-SUBMIT-REQUEST",
-        )
-    return folder
-
-
-def _run_name(config: str | Path, settings: RunConfig, place: RunPlace) -> str:
-    """Return the name of the run, under which a requeued job finds it again."""
-    new = plain_name(f"{Path(config).stem}-{time.strftime('%Y%m%d-%H%M%S')}")
-    return settings.mlflow.run_name or (place.directory.name if place.checkpoint is not None else new)
-
-
-def _checked(config: str | Path, request: JobRequest, overrides: Sequence[str], resume: str | None) -> LoadedConfig:
-    """Return the configuration, checked against the node that is asked for instead of this machine."""
-    node = _node(request)
-    ranks = [f"distributed.num_gpus={request.ranks_per_node}"]
-    loaded = load_config(config, [*overrides, *ranks], node)
-    share = f"{NODE_MEMORY} {request.mem}, of {request.ranks_per_node} on a node: the share of one rank"
-    per_rank = replace(node, memory_bytes=node.memory_bytes // request.ranks_per_node, memory_limit=share)
-    capacity = run_rules(
-        CAPACITY_RULES, Situation(loaded.config, per_rank, count_run_events(loaded.config.data))
-    ).report
-    paths = path_rules(loaded.config, resuming=resume is not None)
-    return loaded.require(paths.merged(capacity))
-
-
-def _node(request: JobRequest) -> Platform:
-    """Return what is known of a node: what was asked for, and the software of this machine."""
-    memory = request.memory_mib
-    return replace(
-        Platform.detect(),
-        cores=request.cpus_per_gpu * request.ranks_per_node,
-        memory_bytes=_UNLIMITED if memory is None else memory << 20,
-        num_gpus=request.gpus,
     )
 
 
@@ -250,8 +171,3 @@ def _tracker_findings(config: RunConfig) -> Iterator[Finding]:
             where=directory,
             fix="--set mlflow.enabled=false   # or a server: --set mlflow.tracking_uri=http://HOST:5000",
         )
-
-
-def _options(request: JobRequest) -> str:
-    given = {"--partition": request.partition, "--gpus": request.gpus, "--nodes": request.nodes, "--time": request.time}
-    return shlex.join(word for name, value in given.items() for word in (name, str(value)))

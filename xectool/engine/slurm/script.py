@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,9 @@ SIGNAL_BEFORE_S: Final = 180
 _TIME: Final = re.compile(r"^(?:(\d+)-)?(\d{1,3}):([0-5]\d):([0-5]\d)$")
 _DAYS: Final = re.compile(r"(\d+)-(\d{1,2})(?::([0-5]\d))?")  # days and hours, and minutes, as SLURM reads them
 _MEMORY: Final = re.compile(r"^(\d+)\s*([MGT])(?:i?B)?$", re.IGNORECASE)
+_WORDS: Final = ("partition", "account", "exclude", "nodelist")
+_FREE: Final = ("account", "exclude", "nodelist")  # those that may be left out
+_LEAST: Final = {"gpus": 0, "nodes": 1, "cpus_per_gpu": 1, "max_requeues": 1, "signal_before_s": 10}
 _MIB: Final = {"M": 1, "G": 1024, "T": 1024**2}
 
 
@@ -27,7 +31,8 @@ class JobRequest:
     Attributes:
         partition: Where it is queued.
         time: Limit as ``HH:MM:SS`` or ``D-HH:MM:SS``.
-        gpus: GPUs of each node, one rank each; 0 for one rank on the CPU of each node.
+        gpus: GPUs of each node, one rank each; 0 for one rank on the CPU of each node; None for as many as
+            ``distributed.num_gpus`` of the configuration.
         nodes: Machines.
         cpus_per_gpu: Cores of each rank.
         mem: Memory of each node, such as ``120G``; None for the partition's own.
@@ -41,7 +46,7 @@ class JobRequest:
 
     partition: str | None
     time: str | None
-    gpus: int = 1
+    gpus: int | None = 1
     nodes: int = 1
     cpus_per_gpu: int = 8
     mem: str | None = None
@@ -55,7 +60,7 @@ class JobRequest:
     @property
     def ranks_per_node(self) -> int:
         """Ranks of each node."""
-        return max(1, self.gpus)
+        return max(1, 1 if self.gpus is None else self.gpus)
 
     @property
     def task_is_rank(self) -> bool:
@@ -93,40 +98,53 @@ class JobRequest:
             raise UsageError(f"'{self.mem}' is not a size", where="--mem", fix="--mem 120G", code="XT-SUBMIT-REQUEST")
         return int(match[1]) * _MIB[match[2].upper()]
 
-    def require_sound(self) -> None:
-        """Check everything that can be checked without SLURM.
-
-        Raises:
-            UsageError: Something is missing or makes no sense.
-        """
+    def faults(self) -> Iterator[UsageError]:
+        """Yield all that is missing or makes no sense, as far as it can be checked without SLURM."""
         if not self.partition:
-            raise UsageError(
+            yield UsageError(
                 "no partition is given, and the cluster's default is seldom the one with the GPUs",
                 where="--partition",
                 fix="sinfo --summarize   # lists them; then: --partition NAME",
                 code="XT-SUBMIT-REQUEST",
             )
-        for option in ("partition", "account", "exclude", "nodelist"):
+        for option in _WORDS:
             word = getattr(self, option)
             # a line of its own would be run as a command
-            if word is not None and (not word.isprintable() or len(word.split()) != 1):
+            if word is not None and (not word.isprintable() or len(word.split()) != 1) and (word or option in _FREE):
                 sound = "".join(char for char in word if char.isprintable() and char != " ")
-                raise UsageError(
+                yield UsageError(
                     f"{word!r} is no word that SLURM takes: no spaces, no line ends",
                     where=f"--{option}",
                     fix=f"--{option} {in_shell(sound) if sound else 'NAME'}",
                     code="XT-SUBMIT-REQUEST",
                 )
-        least = {"gpus": 0, "nodes": 1, "cpus_per_gpu": 1, "max_requeues": 1, "signal_before_s": 10}
-        for name, lowest in least.items():
-            if getattr(self, name) < lowest:
-                option = "--" + name.removesuffix("_s").replace("_", "-")
-                raise UsageError(
-                    f"{option} {getattr(self, name)} is below {lowest}",
+        for name, lowest in _LEAST.items():
+            given = getattr(self, name)
+            if given is not None and given < lowest:
+                option = option_of(name)
+                yield UsageError(
+                    f"{option} {given} is below {lowest}",
                     where=option,
                     fix=f"{option} {lowest}",
                     code="XT-SUBMIT-REQUEST",
                 )
+        yield from self._unreadable()
+
+    def _unreadable(self) -> Iterator[UsageError]:
+        """Yield what is wrong with time and memory."""
+        for name in ("memory_mib", "training_s"):
+            try:
+                getattr(self, name)
+            except UsageError as error:
+                yield error
+
+    @property
+    def training_s(self) -> int:
+        """Time for training in s, without what is kept for saving.
+
+        Raises:
+            UsageError: There is no limit, or it leaves too little.
+        """
         if self.seconds < 2 * self.signal_before_s:
             raise UsageError(
                 f"--time {self.time} leaves less for training than the {self.signal_before_s} s kept for saving",
@@ -134,6 +152,15 @@ class JobRequest:
                 fix="--time 01:00:00   # or a smaller --signal-before",
                 code="XT-SUBMIT-TIME",
             )
+        return self.seconds - self.signal_before_s
+
+    def sound(self) -> JobRequest:
+        """Return the request with something sound in place of each fault, by which the rest can be looked at."""
+        wrong = {error.where.removeprefix("--").replace("-", "_") for error in self.faults()}
+        usual: dict[str, Any] = {"partition": "p", "time": "12:00:00", "signal_before_s": SIGNAL_BEFORE_S}
+        names = {name: name.removesuffix("_s") for name in (*_WORDS, *_LEAST, "time", "mem")}
+        changed: dict[str, Any] = {n: usual.get(n, _LEAST.get(n)) for n, option in names.items() if option in wrong}
+        return replace(self, **changed)
 
     def parameters(self, job_name: str) -> dict[str, Any]:
         """Return the parameters of submitit for this request."""
@@ -192,6 +219,15 @@ class ScriptWriter(SlurmExecutor):
     def script(self) -> str:
         """Return the batch script."""
         return self._make_submission_file_text(self._submitit_command_str, "dry-run")
+
+
+def option_of(name: str) -> str:
+    """Return the option of ``submit`` that gives a field of a request.
+
+    >>> option_of("signal_before_s")
+    '--signal-before'
+    """
+    return "--" + name.removesuffix("_s").replace("_", "-")
 
 
 def executor(request: JobRequest, folder: Path, job_name: str) -> ScriptWriter:
