@@ -7,8 +7,9 @@ import math
 import sys
 
 import pytest
-from xectool.cli.render import console, keep_readable, table, verdict_box
+from xectool.cli.render import console, keep_readable, show_findings, table, verdict_box
 from xectool.cli.watch import sparkline
+from xectool.findings import Finding, Severity
 
 
 def test_the_box_reads_verdict_why_next_and_keeps_a_long_command_on_one_line(
@@ -23,6 +24,23 @@ def test_the_box_reads_verdict_why_next_and_keeps_a_long_command_on_one_line(
     assert lines[2].split(maxsplit=1) == ["Why", "first reason"]
     assert lines[3].strip() == "second [reason]"
     assert lines[4].split(maxsplit=1) == ["Next", command.strip()]
+
+
+LINES = "cat > a.yaml <<'EOF'\ndata:\n  train_path: [a b.root, c.root]\nEOF\nxectool train a.yaml" + " --set a.b=1" * 30
+
+
+def test_several_lines_to_paste_stand_as_they_are_pasted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were indented, so a document in a shell did not end and the lines of YAML were of another section."""
+    monkeypatch.setenv("COLUMNS", "60")
+    found = Finding("XT-X", Severity.ERROR, "a problem", where="here", fix=LINES)
+    show_findings(console(), [found])
+    assert capsys.readouterr().err.endswith(f"  fix:\n{LINES}\n")
+    console().print(verdict_box("bad", ["a reason"], LINES, False))
+    assert f"\n{LINES}\n" in capsys.readouterr().err
+    show_findings(console(), [Finding("XT-X", Severity.ERROR, "a problem", fix="--time 1:00:00")])
+    assert capsys.readouterr().err.endswith("  fix: --time 1:00:00\n"), "one line stays behind its label"
 
 
 def test_a_box_without_a_next_step_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 from xectool.cli.streams import steady
 from xectool.cli.tables import FittingTable
 from xectool.errors import XecError
-from xectool.findings import Finding, Severity
+from xectool.findings import Finding, Severity, to_paste
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -215,8 +215,8 @@ def show_findings(screen: Console, findings: Iterable[Finding], next_line: str =
             screen.print(f"  evidence: {escape(line)}")
         if found.fix:
             is_above = found.fix == next_line and len(found.fix) > BOX_WIDTH
-            lines = "the line after Next" if is_above else found.fix.replace("\n", "\n       ")
-            screen.print(f"  fix: [green]{escape(lines)}[/]")
+            label, lines = to_paste("  fix:", "the line after Next" if is_above else found.fix).split(":", 1)
+            screen.print(f"{label}:[green]{escape(lines)}[/]")
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> FittingTable:
@@ -250,7 +250,7 @@ def verdict_box(verdict: str, why: Sequence[str], next_line: str, good: bool) ->
     rows = (
         ("Verdict", verdict, "bold green" if good else "bold red"),
         *(("Why" if number == 0 else "", line, "") for number, line in enumerate(why)),
-        ("Next", next_line or "nothing to do", "green"),
+        ("Next", to_paste("", next_line or "nothing to do").removeprefix(" "), "green"),
     )
     lines = (Text.assemble((f"{label:<8} ", "bold"), (line, style)) for label, line, style in rows)
     return Group(edge, *lines, edge)

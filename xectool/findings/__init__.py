@@ -74,3 +74,12 @@ class Report:
     def merged(self, other: Report) -> Report:
         """Return both sets of findings, this one first."""
         return Report(self.findings + other.findings)
+
+
+def to_paste(label: str, lines: str) -> str:
+    """Return what is to be pasted behind its label; several lines stand below it as they are, from the first column on.
+
+    >>> to_paste("  fix:", "--time 1:00:00"), to_paste("  fix:", "data.batch_size: 8\\ntraining.lr: 1e-4")
+    ('  fix: --time 1:00:00', '  fix:\\ndata.batch_size: 8\\ntraining.lr: 1e-4')
+    """
+    return f"{label}\n{lines}" if "\n" in lines else f"{label} {lines}"

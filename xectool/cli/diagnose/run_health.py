@@ -10,6 +10,7 @@ import typer
 from xectool.cli.options import JsonOption, run_word
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
 from xectool.errors import EXIT_BAD_RESULT, counted
+from xectool.findings import to_paste
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,9 +58,9 @@ def _show_run(screen: Console, result: RunHealth) -> None:
         ]
         screen.print(table("causes, most likely first", ["code", "confidence", "step", "follows from"], rows))
         for cause in result.causes[1:]:
-            screen.print(f"{cause.code}: {cause.problem}\n  fix: {cause.fix}", markup=False)
+            screen.print(f"{cause.code}: {cause.problem}\n{to_paste('  fix:', cause.fix)}", markup=False)
     for note in result.notes:
-        fix = f"\n  fix: {note.fix}" if note.fix else ""
+        fix = "\n" + to_paste("  fix:", note.fix) if note.fix else ""
         screen.print(f"note {note.code}: {note.problem}{fix}", markup=False)
     looked = f"{counted(len(result.rules_run), 'rule')} looked, {len(result.rules_skipped)} had nothing to look at"
     _show_box(screen, result.verdict, result.causes, looked, result.next)
