@@ -172,8 +172,8 @@ def test_lines_that_write_files_say_what_they_wrote_and_what_comes_next(written:
     (line,) = (item.fix for item in engine.check_data(nan, told).findings if "NaN, infinite" in item.problem)
     units, whole = (run(text, tmp_path) for text in (engine.check_data(nan, told).next, line))
     assert units[0].startswith("wrote nan_GeV.root: 24 events of ")
-    assert whole[0] == f"wrote nan_whole.root: 24 events of {tmp_path}/nan.root, uvwTruth changed in 2"
-    assert whole[1] == "next: xectool check-data nan_whole.root:sev --set 'data.truth_branches.energy=mc energy'"
+    assert whole[0] == "wrote nan_GeV_whole.root: 24 events of nan_GeV.root, uvwTruth changed in 2"
+    assert whole[1] == "next: xectool check-data nan_GeV_whole.root:sev --set 'data.truth_branches.energy=mc energy'"
 
 
 def run(line: str, folder: Path) -> list[str]:

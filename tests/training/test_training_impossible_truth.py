@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import uproot
 from xectool import engine
+from xectool.config.impossible_room import room_for_impossible
 from xectool.config.load import load_config
 from xectool.data.source import open_source
 from xectool.detector.truth_ranges import RANGES, impossible
@@ -18,7 +19,7 @@ from xectool.engine.training_run.result import TrainResult
 from xectool.findings import Finding
 from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
-from xectool.training.events.targets import resolve_target_scaling, stretched_scales
+from xectool.training.events.targets import resolve_target_scaling, rows_left_out, stretched_scales
 
 Config = Callable[..., Path]
 TASKS = {
@@ -144,3 +145,24 @@ def test_what_a_resume_leaves_out_inside_an_epoch_is_not_told_again(
     assert len(outside(some.findings)) == 1
     both = engine.train(config, resume="auto", max_steps=3, overrides=["data.exclude=[odd.root:7, odd.root:11]"])
     assert (outside(both.findings), left_out(both)) == ([], {("odd.root:tree", 7), ("odd.root:tree", 11)})
+
+
+def test_an_event_takes_one_place_however_many_of_its_truths_cannot_be(
+    tiny_config: Config, written: Callable[..., str]
+) -> None:
+    """The same events were counted for each task: beyond the room, they set the scale of both."""
+    entries = range(4)
+    odd = {"energyTruth": dict.fromkeys(entries, 1.2), "uvwTruth": dict.fromkeys(entries, (0.0, 0.0, 400.0))}
+    path = written("odd.root", **odd)
+    config = load_config(tiny_config(data={"train_path": path}, tasks=TASKS)).config
+    source = open_source(config.data, "train", tasks=("energy", "uvwFI"), require_truth=True)
+    room = room_for_impossible(config.guards, source.num_events)
+    assert 4 <= room < 8
+    gone = rows_left_out(config.guards, source, ("energy", "uvwFI"))
+    assert {name: int(rows.sum()) for name, rows in gone.items()} == {"energy": 4, "uvwFI": 4}
+
+
+def test_more_than_can_be_named_are_said_to_be(tiny_config: Config, written: Callable[..., str]) -> None:
+    path = written("odd.root", uvwTruth=dict.fromkeys(range(17), (0.0, 0.0, -30.0)))
+    result = engine.train(tiny_config(data={"train_path": path}, tasks=TASKS), max_steps=1)
+    assert "too many to name" in outside(result.findings)[0].fix

@@ -181,7 +181,7 @@ def test_a_file_is_written_again_once_for_all_ends_of_a_range(scaled: Any, tmp_p
     with TreeWriter(target, {key: (v.dtype.str[1:], v.shape[1:]) for key, v in rows.items()}) as writer:
         writer.extend(rows)
     found = [item for item in warned([str(target)]) if "outside of what is possible" in item.problem]
-    assert [item.fix for item in found[1:]] == ["the line that writes odd_known.root does this too"] * 2
+    assert len(found) == 1, "one for all components"
     paste(found[0].fix, tmp_path)
     assert warned([str(tmp_path / "odd_known.root")]) == []
 

@@ -44,6 +44,7 @@ class DataFacts:
         disk_needed_bytes: What a run writes there, by kind.
         is_on_gpu: Whether the configuration trains on a GPU of this machine.
         num_validated: Events of the validation files, where they were looked at.
+        together: The samples of one run, training first, where this is one of several.
     """
 
     settings: ScanSettings
@@ -61,6 +62,7 @@ class DataFacts:
     disk_needed_bytes: dict[str, float] = field(default_factory=dict)
     is_on_gpu: bool = False
     num_validated: int | None = None
+    together: tuple[Sample, ...] = ()
 
     def place_of(self, where: str) -> tuple[str, str]:
         """Return path and tree of a file of the sample, which a name without .root does not tell."""
@@ -69,6 +71,11 @@ class DataFacts:
     def host_memory(self, config: RunConfig) -> dict[str, float]:
         """Return the terms of the host memory of a training on this sample."""
         return host_memory_bytes(config, NumEvents(self.sample.num_events, self.num_validated), self.is_on_gpu)
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the sample is trained on, as far as is known."""
+        return not self.together or self.together[0] is self.sample
 
     @property
     def is_complete(self) -> bool:

@@ -238,7 +238,7 @@ class SampleScan:
         for task, branch in self._branches.items():
             if branch not in verdict.usable:
                 continue
-            scan = self.sample.targets.setdefault(task, TargetScan(branch, TASK_WIDTHS[task]))
+            scan = self.sample.targets.setdefault(task, TargetScan(branch, TASK_WIDTHS[task], task=task))
             for start, values in read_small(file, branch, TASK_WIDTHS[task], np.float64, self._failed):
                 entries, values = self._served(start, values)
                 scan.add(values, Place(file.where, entries, runs[entries], events[entries]))

@@ -10,18 +10,18 @@ import numpy as np
 
 from xectool.checks.cells import Cell
 from xectool.checks.data_facts import DataFacts, event_place
+from xectool.checks.impossible_truth import impossible_truths, in_other_unit
 from xectool.checks.light import ORDER, TIMES
 from xectool.checks.sample import ANGLE_TOLERANCE
 from xectool.checks.targets import TargetScan, scaled_error
 from xectool.checks.unit_mends import units_of_truth
 from xectool.config.root import RegressorConfig
 from xectool.config.tasks import TaskConfig
-from xectool.config.truth_mends import impossible_truth_fix, lone_truth_fix, nonfinite_truth_fix
+from xectool.config.truth_mends import lone_truth_fix, nonfinite_truth_fix
 from xectool.detector.truth_ranges import (
     NEVER_FILLED_FIX,
     RANGES,
     are_few,
-    other_unit,
     told_never_filled,
     told_no_number,
 )
@@ -50,11 +50,6 @@ _MORE_THAN_ITS_PART: Final = 1.5
 def enabled_tasks(facts: DataFacts) -> dict[str, TaskConfig]:
     """Return the tasks the configuration trains; none without one."""
     return facts.config.tasks.enabled() if isinstance(facts.config, RegressorConfig) else {}
-
-
-def _in_other_unit(task: str, scan: TargetScan) -> bool:
-    """Return whether the truth of a task is in another unit, in one file or all; it is told of as such (DAT-16)."""
-    return bool(scan.odd_units or other_unit(task, scan.kept.rows))
 
 
 class _Gaps(NamedTuple):
@@ -110,14 +105,15 @@ class TruthIsSound(Rule[DataFacts]):
                 Severity.ERROR if facts.config is None or task in enabled_tasks(facts) else Severity.WARNING
             )
         else:
-            yield from self._impossible(facts, task, scan)
+            yield from impossible_truths(self.code, facts, task, scan)
+            yield from self._outlying(facts, task, scan)
         yield from self._unfilled(task, scan, where)
         constant = bool((rows == rows[0]).all()) and len(rows) >= _FEWEST_EVENTS
         if constant:
             report = self.warning if task in enabled_tasks(facts) else self.info
             yield report(where, f"the truth of task {task} is {rows[0].tolist()} in every event", "leave the task out")
 
-    def _impossible(self, facts: DataFacts, task: str, scan: TargetScan) -> Iterator[Finding]:
+    def _outlying(self, facts: DataFacts, task: str, scan: TargetScan) -> Iterator[Finding]:
         allowed = RANGES[task]
         rows = scan.kept.rows
         middle = np.median(rows, axis=0)
@@ -130,13 +126,15 @@ class TruthIsSound(Rule[DataFacts]):
                 gaps = np.abs(rows[:, part] - middle[part])
                 gap = abs(cell.value - middle[part])
                 sigmas = float(gap / spread[part]) if spread[part] > 0 else 0.0
-                if not outside and _ALONE < sigmas <= _ABSURD:
+                if outside:  # told of as such
+                    continue
+                if _ALONE < sigmas <= _ABSURD:
                     near = gaps <= _ALONE * spread[part]
                     far = gaps[~near]
                     others = np.delete(far, np.flatnonzero(far == gap)[:1])
                     yield from self._few(facts, task, scan, cell, sigmas, _Gaps(float(gap), others, gaps[near]))
                 else:
-                    yield from self._far(facts, task, scan, cell, sigmas, outside)
+                    yield from self._far(facts, task, scan, cell, sigmas)
 
     def _few(
         self, facts: DataFacts, task: str, scan: TargetScan, cell: Cell, sigmas: float, gaps: _Gaps
@@ -156,18 +154,13 @@ class TruthIsSound(Rule[DataFacts]):
             f"leave {them} out, or --set tasks.{task}.scale={np.sqrt(square):.3g}",
         )
 
-    def _far(
-        self, facts: DataFacts, task: str, scan: TargetScan, cell: Cell, sigmas: float, outside: bool = False
-    ) -> Iterator[Finding]:
+    def _far(self, facts: DataFacts, task: str, scan: TargetScan, cell: Cell, sigmas: float) -> Iterator[Finding]:
         where = f"{event_place(cell, scan.branch)} component {cell.sensor}"
         unit = RANGES[task].unit
-        if outside or sigmas > _ABSURD:
-            reason = "outside of what is possible" if outside else f"{sigmas:.3g} sigma from the rest"
+        if sigmas > _ABSURD:
             place = (*facts.place_of(cell.path), scan.branch)
-            if outside:
-                fix = impossible_truth_fix(*place, task, len(facts.sample.files))
-            else:
-                fix = lone_truth_fix(*place, cell.value, cell.sensor if scan.width > 1 else None)
+            fix = lone_truth_fix(*place, cell.value, cell.sensor if scan.width > 1 else None)
+            reason = f"{sigmas:.3g} sigma from the rest"
             yield self.warning(where, f"the truth of task {task} is {cell.value:.6g} {unit}: {reason}", fix)
         elif sigmas > _FAR:
             yield self.info(where, f"the truth of task {task} reaches {cell.value:.6g} {unit}, {sigmas:.1f} sigma away")
@@ -209,7 +202,7 @@ class BetaSuitsTheError(Rule[DataFacts]):
             scale, typical = scaled_error(settings, scan.kept.rows)
             if typical <= 0 or 0.01 * typical <= settings.loss_beta <= 10 * typical:
                 continue
-            if settings.scale != "auto" and _in_other_unit(task, scan):  # its unit is to be mended first
+            if settings.scale != "auto" and in_other_unit(task, scan):  # its unit is to be mended first
                 continue
             fix = "loss_beta=1" if settings.scale == "auto" else f"scale=auto --set tasks.{task}.shift=auto"
             kind = "always in quadratic mode (effectively MSE)" if settings.loss_beta > typical else "effectively L1"
@@ -232,7 +225,7 @@ class BranchesAgree(Rule[DataFacts]):
         count, worst, cell = facts.sample.angle_gaps
         angle = facts.sample.targets.get("angle")
         names = facts.settings.data.truth_branches
-        if count and cell and not (angle is not None and _in_other_unit("angle", angle)):
+        if count and cell and not (angle is not None and in_other_unit("angle", angle)):
             yield self.warning(
                 event_place(cell, names["angleVec"]),
                 f"'{names['angle']}' and '{names['angleVec']}' differ by more than {ANGLE_TOLERANCE:g} in {count} "

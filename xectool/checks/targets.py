@@ -14,7 +14,7 @@ import numpy.typing as npt
 from xectool.checks.cells import KEPT_CELLS, Cell, Place
 from xectool.config.tasks import TaskConfig
 from xectool.detector.constants import LARGEST_LEGAL, UNKNOWN_ABOVE
-from xectool.detector.truth_ranges import NEVER_ZERO, other_unit, typical_size
+from xectool.detector.truth_ranges import NEVER_ZERO, impossible, other_unit, typical_size
 
 Array = npt.NDArray[Any]
 
@@ -47,6 +47,9 @@ class TargetScan:
         odd_units: Files whose truth is in another unit, each judged by itself.
         file_orders: Files with the correlation of an event with the next, (D,), and how many pairs it rests on.
         unfilled: Files with events whose truth was never filled, and how many.
+        task: The task, whose range tells which truths are impossible; empty where that is not asked.
+        impossible: Files with entries whose truth no event can have, as (n,).
+        first_impossible: The first of them, by its largest number.
     """
 
     branch: str
@@ -59,6 +62,9 @@ class TargetScan:
     odd_units: list[OddUnit] = field(default_factory=list)
     file_orders: list[tuple[str, Array, int]] = field(default_factory=list)
     unfilled: list[tuple[str, int]] = field(default_factory=list)
+    task: str = ""
+    impossible: list[tuple[str, Array]] = field(default_factory=list)
+    first_impossible: Cell | None = None
 
     def __post_init__(self) -> None:
         self.lowest: list[Cell | None] = [None] * self.width
@@ -87,6 +93,7 @@ class TargetScan:
         self.nonpositive += int(np.count_nonzero((chosen <= 0).any(axis=1)))
         self._zeros += int(np.count_nonzero((chosen == 0).all(axis=1)))
         self._extremes(chosen, rows, place)
+        self._beyond(chosen, rows, place)
         self.kept.add(chosen)
         self._file.add(chosen)
         self._file_rows.add(chosen)
@@ -107,6 +114,15 @@ class TargetScan:
         self._zeros = 0
         self._file, self._file_rows = _Moments(self.width), RowReservoir(self.width, _ROWS_A_FILE)
         self._file_order = _Order(self.width)
+
+    def _beyond(self, chosen: Array, rows: Array, place: Place) -> None:
+        bad = np.flatnonzero(impossible(self.task, chosen) if self.task else np.zeros(len(chosen), bool))
+        if not len(bad):
+            return
+        if self.first_impossible is None:
+            part = int(np.abs(chosen[bad[0]]).argmax())
+            self.first_impossible = place.cell(int(rows[bad[0]]), part, float(chosen[bad[0], part]))
+        self.impossible.append((place.path, place.entries[rows[bad]]))
 
     def _extremes(self, chosen: Array, rows: Array, place: Place) -> None:
         for part in range(self.width):

@@ -18,6 +18,8 @@ from xectool.detector.truth_ranges import RANGES
 from xectool.errors import counted, in_shell
 from xectool.findings import Finding, Severity
 
+MOST_NAMED: Final = 16
+"""Events that a setting names; of more it would be no line to paste."""
 _SHOWN: Final = 10
 _WRITE_AGAIN: Final = (
     "import sys, shlex, numpy as np, uproot; source, name, branch, target, *then = sys.argv[1:]; "
@@ -158,7 +160,7 @@ def nonfinite_truth_fix(path: str, tree: str, branch: str) -> str:
     return f'{line}; 1e10 is "not known"; or leave these events out (data.exclude)'
 
 
-def impossible_truth_fix(path: str, tree: str, branch: str, task: str, num_files: int = 1, exclude: str = "") -> str:
+def impossible_truth_fix(path: str, tree: str, branch: str, task: str, num_files: int, exclude: str | None) -> str:
     """Return the command that writes a file with 1e10, "not known", where the truth is outside of its range.
 
     Args:
@@ -167,7 +169,8 @@ def impossible_truth_fix(path: str, tree: str, branch: str, task: str, num_files
         branch: Branch of the truth.
         task: The task.
         num_files: Files of the sample: others may hold such truths too.
-        exclude: Setting that leaves all of these events out, as a shell takes it.
+        exclude: Setting that leaves all of these events out, as a shell takes it; empty where they are too many,
+            None where it is to be written by hand.
     """
     low, high = ([float(f"{end:.6g}") for end in side] for side in (RANGES[task].low, RANGES[task].high))
     inside = f"(truth >= {low if len(low) > 1 else low[0]}) & (truth <= {high if len(high) > 1 else high[0]})"
@@ -191,16 +194,18 @@ def lone_truth_fix(path: str, tree: str, branch: str, value: float, component: i
     return _unknown_fix(path, tree, branch, f"np.where({there}, 1e10, truth)")
 
 
-def _unknown_fix(path: str, tree: str, branch: str, again: str, exclude: str = "") -> str:
+def _unknown_fix(path: str, tree: str, branch: str, again: str, exclude: str | None = None) -> str:
     line = _write_again(path, tree, branch, again, "known")
-    out = f": --set {exclude}" if exclude else " (data.exclude)"
-    return f'{line}; 1e10 is "not known"; or leave these events out{out}'
+    out = f"or leave these events out{' (data.exclude)' if exclude is None else f': --set {exclude}'}"
+    if exclude == "":
+        out = "in data.exclude they are too many to name, and this line marks them all"
+    return f'{line}; 1e10 is "not known"; {out}'
 
 
 def is_told_of(task: str, findings: Iterable[Finding], files: Container[str], said: str) -> bool:
     """Return whether a finding tells another unit of a task, of one of these files or of a place that a text names."""
     begin = _LOOKS.format(task=task)
-    found = (item.where for item in findings if item.other_unit and item.problem.startswith(begin))
+    found = (item.where for item in findings if item.code == "DAT-16" and item.problem.startswith(begin))
     places = [where.rpartition(" branch ")[0] for where in found]
     return any(place in said or split_tree(place.rpartition(_FIRST)[2])[0] in files for place in places)
 

@@ -93,6 +93,13 @@ def told_no_number(task: str, count: int, num_events: int) -> str:
     return f"the truth of task {task} is NaN, infinite or beyond 1e10 in {count} of {counted(num_events, 'event')}"
 
 
+def told_impossible(task: str, value: float, count: int) -> str:
+    """Return how many events of a task have a truth outside of its range, and that of the first, in words."""
+    return (
+        f"the truth of task {task} is {value:.6g} {RANGES[task].unit}: outside of what is possible; {count} such in all"
+    )
+
+
 def told_never_filled(task: str, count: int, num_events: int) -> str:
     """Return how many events of a task have the truth of `never_filled`, in words."""
     return f"the truth of task {task} is exactly 0 in {count} of {num_events} events: it was never filled"

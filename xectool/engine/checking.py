@@ -93,12 +93,17 @@ def check_data(
     if compared:
         theirs = _inspection(options, settings, len(compared), how.progress, other=True)
         facts.other, _ = inspect_sample(compared, theirs)
+        facts.together = () if options.against else (sample, facts.other)
         facts.shared, facts.shared_files = shared_events(_trained_part(sample, validated), facts.other, how)
     if config is not None:
         _look_at_use(facts, config)
         facts.num_validated = facts.other.num_events if facts.other and not options.against else None
     ran = run_rules((*DATA_CHECKS, *plugin_rules("checks", DATA_CHECKS)), facts)
-    beside = DataFacts(theirs.settings, facts.other, config) if compared and facts.other is not None else None
+    beside = (
+        DataFacts(theirs.settings, facts.other, config, together=facts.together)
+        if compared and facts.other is not None
+        else None
+    )
     report = Report((*_of_both(ran.report, facts, beside, options), *_validation_gone(loaded, options)))
     once = replace(options, deep=False, plots=None, write_digest=False)
 

@@ -15,8 +15,7 @@ import torch
 
 from xectool.config.left_out import leaving_out
 from xectool.config.root import RegressorConfig, RunConfig
-from xectool.config.tasks import TASK_UNITS
-from xectool.config.truth_mends import FileUnit, UnitsOfTruth, impossible_truth_fix
+from xectool.config.truth_mends import MOST_NAMED, FileUnit, UnitsOfTruth, impossible_truth_fix
 from xectool.config.unit_mends import with_one_line
 from xectool.data.batch import EventBatch
 from xectool.data.events import EventSource
@@ -28,6 +27,7 @@ from xectool.detector.truth_ranges import (
     never_filled,
     no_number,
     other_unit,
+    told_impossible,
     told_never_filled,
     typical_size,
 )
@@ -103,7 +103,7 @@ class Baseline:
             return cls()
         by_file = {name: known_truth(name, source) for name in task.terms}
         known = {name: np.concatenate(parts) for name, parts in by_file.items()}
-        gone = rows_left_out(config.guards, known, source.num_events)
+        gone = rows_left_out(config.guards, source, known)
         sound = {name: plausible(values) & ~gone[name] for name, values in known.items()}
         truth = {name: _sample(values[sound[name]]) for name, values in known.items()}
         spread = {name: float(np.sqrt(values.var(axis=0).mean())) for name, values in truth.items()}
@@ -248,15 +248,15 @@ def _beyond(
         if task not in units and (index or not _are_all_among(late, told))
     ]
     events = [(source.files[file].name, entry) for _, source, _, told in found for file, entry in told["places"]]
-    are_all = all(told["count"] == len(told["places"]) for *_, told in found)
+    are_all = all(told["count"] == len(told["places"]) for *_, told in found) and len(set(events)) <= MOST_NAMED
     exclude = in_shell(leaving_out(config.data, *events)) if are_all else ""
     for index, source, task, told in found:
         file, branch = source.files[told["file"]], source.branches.truth[task]
         yield Finding(
             "DAT-16",
             Severity.WARNING,
-            f"the truth of task {task} is {told['value']:.6g} {TASK_UNITS[task]}: outside of what is possible; "
-            f"{told['count']} such in all" + (", left out of the training" if not index and task in left_out else ""),
+            told_impossible(task, told["value"], told["count"])
+            + (", left out of the training" if not index and task in left_out else ""),
             where=f"{file.name} branch {branch} entry {told['entry']}",
             fix=impossible_truth_fix(file.path, file.tree, branch, task, len(source.files), exclude),
         )

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from xectool.config.guards import GuardsConfig
+from xectool.config.impossible_room import few_events
 from xectool.config.inputs import place_of, split_tree
 from xectool.config.left_out import KEY
 from xectool.data.blocks import SourceFile
@@ -20,8 +21,6 @@ from xectool.runlog.atomic import write_text
 
 FILE_NAME: Final = "quarantine.json"
 ASKED: Final = KEY  # reason of an event that no guard found: a resume inside an epoch leaves it out
-ALWAYS_ALLOWED: Final = 16  # a small data set has a right to a few bad events as well
-SHARE_OF_BUDGET: Final = 2  # half of the places are kept for events that do harm
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class Quarantine:
 
     def __init__(self, config: GuardsConfig, loader: EventLoader) -> None:
         num_events = loader.plan.num_events
-        self.few = _few(config, num_events)
+        self.few = few_events(config, num_events)
         self.budget = self.few if config.max_quarantined else 0
         self.enabled = config.quarantine
         self.events: list[PoisonedEvent] = []
@@ -156,16 +155,6 @@ def index_by_name(files: Sequence[SourceFile]) -> Callable[[str], int | None]:
     places = {place_of(file.path, ""): index for index, file in enumerate(files)}  # of a name that tells no tree
     places |= {place_of(file.path, file.tree): index for index, file in enumerate(files)}
     return lambda name: places.get(place_of(*split_tree(name, "")))
-
-
-def room_for_impossible(config: GuardsConfig, num_events: int) -> int:
-    """Return how many events that cannot be a run leaves out; 0 where its guards leave out none."""
-    leaves_out = config.active("G01") and config.quarantine and config.on_input_scale == "stop"
-    return _few(config, num_events) // SHARE_OF_BUDGET if leaves_out and config.max_quarantined else 0
-
-
-def _few(config: GuardsConfig, num_events: int) -> int:
-    return min(max(ALWAYS_ALLOWED, int(config.max_quarantined * num_events)), num_events // 2)
 
 
 def _moved(event: PoisonedEvent, file_index: int) -> PoisonedEvent:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from xectool.config.guards import GuardsConfig
+from xectool.config.impossible_room import room_for_impossible
 from xectool.config.left_out import leaving_out
 from xectool.config.root import RegressorConfig
 from xectool.config.tasks import TaskConfig
-from xectool.config.truth_mends import nonfinite_truth_fix
+from xectool.config.truth_mends import MOST_NAMED, nonfinite_truth_fix
 from xectool.data.events import EventSource
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.detector.truth_ranges import are_few, impossible, no_number, told_no_number
 from xectool.errors import ConfigError, DataUnusable, in_shell
 from xectool.findings import Finding, Severity
 from xectool.models.heads import LOG_FLOOR
-from xectool.training.events.quarantine import room_for_impossible
 
 PLAUSIBLE_SIGMA = 200.0  # the times of pile-up lie up to 100 widths of the peak away, and are no damage
 FAR_SIGMA = 20.0
-MOST_PLACES = 10
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 
 
@@ -41,7 +40,7 @@ def resolve_target_scaling(config: RegressorConfig, source: EventSource) -> Regr
     require_logarithms(config, source)
     tasks = config.tasks.enabled()
     known = {name: np.concatenate(known_truth(name, source)) for name in tasks}
-    left_out = rows_left_out(config.guards, known, source.num_events)
+    left_out = rows_left_out(config.guards, source, tasks)
     resolved = {}
     for name, task in tasks.items():
         if _is_auto(task):
@@ -50,18 +49,21 @@ def resolve_target_scaling(config: RegressorConfig, source: EventSource) -> Regr
     return config.model_copy(update={"tasks": config.tasks.model_copy(update=resolved)}) if resolved else config
 
 
-def rows_left_out(guards: GuardsConfig, known: Mapping[str, np.ndarray], num_events: int) -> dict[str, np.ndarray]:
-    """Return which known truths of each task no event can have, bool (n,), where they are few enough to be left out.
+def rows_left_out(guards: GuardsConfig, source: EventSource, tasks: Iterable[str]) -> dict[str, np.ndarray]:
+    """Return which known truths of each task no event can have, bool (n,), where their events are few enough.
+
+    An event counts once, whatever number of its truths cannot be.
 
     Args:
-        guards: Say how many may be.
-        known: Truth of each task, shape (n, D).
-        num_events: Training events.
+        guards: Say how many may be left out.
+        source: Training events.
+        tasks: Tasks that are trained.
     """
-    found = {name: impossible(name, truth) for name, truth in known.items()}
-    if sum(int(rows.sum()) for rows in found.values()) <= room_for_impossible(guards, num_events):
-        return found
-    return {name: np.zeros(len(rows), bool) for name, rows in found.items()}
+    truths = {name: np.concatenate([source.truth(index, name) for index in range(len(source.files))]) for name in tasks}
+    found = {name: impossible(name, truth) for name, truth in truths.items()}
+    num_bad = int(np.any(list(found.values()), axis=0).sum()) if found else 0
+    is_few = num_bad <= room_for_impossible(guards, source.num_events)
+    return {name: found[name][_is_known(truth)] & is_few for name, truth in truths.items()}
 
 
 def _is_auto(task: TaskConfig) -> bool:
@@ -165,8 +167,7 @@ def stretched_scales(config: RegressorConfig, source: EventSource) -> Iterator[F
         name: [source.truth(index, name).astype(np.float64) for index in range(len(source.files))] for name in tasks
     }
     known = {name: np.flatnonzero(_is_known(np.concatenate(truths))) for name, truths in read.items()}
-    by_task = {name: np.concatenate(truths)[known[name]] for name, truths in read.items()}
-    left_out = rows_left_out(config.guards, by_task, source.num_events)
+    left_out = rows_left_out(config.guards, source, tasks)
     for name, task in ((name, task) for name, task in tasks.items() if task.scale == "auto"):
         truths, truth, rows = read[name], np.concatenate(read[name]), known[name][~left_out[name]]
         measured = _measured(task, truth[rows])
@@ -236,7 +237,7 @@ def count_truth(name: str, source: EventSource, is_odd: Callable[[str, np.ndarra
 
     Returns:
         ``count``, ``file`` as its index, ``entry`` and ``value`` of the first, in how many events it stands as all of
-        their truth (``same``), and the first ten as index of the file and entry (``places``).
+        their truth (``same``), and the first sixteen as index of the file and entry (``places``).
     """
     count = same = 0
     places: list[tuple[int, int]] = []
@@ -246,7 +247,7 @@ def count_truth(name: str, source: EventSource, is_odd: Callable[[str, np.ndarra
         rows = np.flatnonzero(is_odd(name, truth))
         count += len(rows)
         entries = rows if file.selected is None else file.selected[rows]
-        places += [(index, int(entry)) for entry in entries[: MOST_PLACES - len(places)]]
+        places += [(index, int(entry)) for entry in entries[: MOST_NAMED - len(places)]]
         if len(rows) and not first:
             value = truth[rows[0]]
             first = {"file": index, "entry": places[0][1], "value": float(value[np.abs(value).argmax()])}

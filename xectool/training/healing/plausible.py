@@ -13,12 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
+from xectool.config.impossible_room import room_for_impossible
 from xectool.data.batch import EventBatch
 from xectool.data.blocks import SourceFile
 from xectool.data.extremes import PHOTONS
 from xectool.errors import event_named
 from xectool.models.normalize import Normalizer
-from xectool.training.events.quarantine import PoisonedEvent, room_for_impossible
+from xectool.training.events.quarantine import PoisonedEvent
 from xectool.training.guards.report import Reporter
 from xectool.training.healing.file_gains import Sign
 from xectool.training.healing.file_light import LightByFile

@@ -1,0 +1,66 @@
+"""Truths that no event can have: one finding a task, with the setting that leaves all such events of a run out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from xectool.checks.data_facts import DataFacts, event_place
+from xectool.checks.sample import Sample
+from xectool.checks.targets import TargetScan
+from xectool.config.guards import GuardsConfig
+from xectool.config.impossible_room import room_for_impossible
+from xectool.config.left_out import leaving_out
+from xectool.config.root import RegressorConfig
+from xectool.config.truth_mends import MOST_NAMED, impossible_truth_fix
+from xectool.detector.truth_ranges import other_unit, told_impossible
+from xectool.errors import in_shell
+from xectool.findings import Finding, Severity
+
+
+def impossible_truths(code: str, facts: DataFacts, task: str, scan: TargetScan) -> Iterator[Finding]:
+    """Yield what is told of a task with such truths: an error where they are trained on, too many to be left out.
+
+    Those of validation, and of a task that is not trained, teach nothing.
+    """
+    if not scan.impossible:
+        return
+    trained = _trained(facts)
+    first = scan.first_impossible
+    assert first is not None
+    exclude = _exclude(facts) if task in trained else None
+    is_learnt = task in trained and facts.is_training and len(_events(facts.sample, trained)) > _room(facts)
+    yield Finding(
+        code,
+        Severity.ERROR if is_learnt else Severity.WARNING,
+        told_impossible(task, first.value, sum(len(entries) for _, entries in scan.impossible)),
+        event_place(first, scan.branch),
+        fix=impossible_truth_fix(*facts.place_of(first.path), scan.branch, task, len(facts.sample.files), exclude),
+    )
+
+
+def _trained(facts: DataFacts) -> set[str]:
+    """Return the tasks that are trained; all of them where no configuration says which."""
+    config = facts.config
+    return set(config.tasks.enabled() if isinstance(config, RegressorConfig) else facts.settings.data.truth_branches)
+
+
+def _room(facts: DataFacts) -> int:
+    guards = GuardsConfig() if facts.config is None else facts.config.guards
+    return room_for_impossible(guards, facts.sharing.num_events if facts.sharing else facts.sample.num_events)
+
+
+def _events(sample: Sample, tasks: Iterable[str]) -> dict[tuple[str, int], None]:
+    """Return file and entry of the events with a truth that cannot be of some tasks; another unit is told instead."""
+    scans = (scan for task, scan in sample.targets.items() if task in tasks and not in_other_unit(task, scan))
+    return {(path, int(entry)): None for scan in scans for path, entries in scan.impossible for entry in entries}
+
+
+def _exclude(facts: DataFacts) -> str:
+    """Return the setting for all samples of a run, of which a second one would undo the first; empty for too many."""
+    events = [event for sample in facts.together or (facts.sample,) for event in _events(sample, _trained(facts))]
+    return in_shell(leaving_out(facts.settings.data, *events)) if len(events) <= MOST_NAMED else ""
+
+
+def in_other_unit(task: str, scan: TargetScan) -> bool:
+    """Return whether the truth of a task is in another unit, in one file or all; it is told of as such (DAT-16)."""
+    return bool(scan.odd_units or other_unit(task, scan.kept.rows))
