@@ -111,6 +111,7 @@ def test_the_copy_of_a_live_run_is_not_judged_in_its_place(tmp_path: Path) -> No
                 look(copy)
             assert caught.value.code == "XT-CTL-COPY"
             assert str(run) in caught.value.fix
+        assert caught.value.fix == f"xectool ctl {run} stop", "what was asked for, and not a checkpoint"
         status = engine.diagnose.status(copy)
         assert (status.state, status.next) == ("unknown", f"xectool diagnose status {run}")
         assert engine.diagnose.status(run).state == "running"

@@ -62,7 +62,7 @@ def control(
     directory = Path(run_dir).expanduser()
     with _named(directory):
         request = Request(action, value, tag, wait_s)
-    place = _socket(directory)
+    place = _socket(directory, _words(action, value, tag))
     with _named(directory):
         return ControlResult(**ask(place, request))
 
@@ -81,7 +81,7 @@ def refuse_rate(run_dir: Path | str, rate: float) -> NoReturn:
         UsageError: In any case; as `control` where nothing can be asked of the run.
     """
     directory = Path(run_dir).expanduser()
-    _socket(directory)
+    _socket(directory, f"lr --scale {rate:g}")
     now, allowed = watch(directory).lr, ACTIONS["lr"]
     wanted = float(f"{rate / now:.6g}") if now > 0 else math.nan
     may_be_rate = wanted > 0 and rate < HIGH_LR
@@ -119,15 +119,29 @@ def _named(run_dir: Path) -> Iterator[None]:
         raise
 
 
-def _socket(run_dir: Path) -> Path:
+def _words(action: str, value: float, tag: str) -> str:
+    """Return an action as it is typed.
+
+    >>> _words("lr", 0.1, ""), _words("clip", 0.5, ""), _words("checkpoint", math.nan, "old")
+    ('lr --scale 0.1', 'clip 0.5', 'checkpoint --tag old')
+    """
+    number = "" if math.isnan(value) else f" --scale {value:g}" if action == "lr" else f" {value:g}"
+    return f"{action}{number}{f' --tag {in_shell(tag)}' if tag else ''}"
+
+
+def _socket(run_dir: Path, words: str) -> Path:
     """Return the socket of the attempt that runs now.
+
+    Args:
+        run_dir: Directory of the run.
+        words: What is asked of it, as it is typed.
 
     Raises:
         UsageError: There is none.
     """
     reader = RunReader(run_dir)
     status = reader.status()
-    require_here(status, run_dir, "ctl {run} checkpoint")
+    require_here(status, run_dir, f"ctl {{run}} {words}")
     if status.state != "running":
         raise UsageError(
             f"the run is over ({status.state}): there is nothing to control",
