@@ -41,6 +41,8 @@ def test_several_lines_to_paste_stand_as_they_are_pasted(
     assert f"\n{LINES}\n" in capsys.readouterr().err
     show_findings(console(), [Finding("XT-X", Severity.ERROR, "a problem", fix="--time 1:00:00")])
     assert capsys.readouterr().err.endswith("  fix: --time 1:00:00\n"), "one line stays behind its label"
+    show_findings(console(), [Finding("XT-X", Severity.ERROR, "a problem", fix="--resume auto\n# next: xectool runs")])
+    assert capsys.readouterr().err.endswith("  fix: --resume auto\n       # next: xectool runs\n"), "a remark is none"
 
 
 def test_a_box_without_a_next_step_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,7 +77,7 @@ def mend_of(fix: str, options: Collection[str]) -> Mend | None:
         fix: Options to paste, or lines of a configuration, each with a remark or none.
         options: Those the command has, without ``--set``.
     """
-    found = [_line(line, options) for line in fix.splitlines() if line.strip()]
+    found = [_line(line, options) for line in fix.splitlines() if line.strip() and not line.startswith("#")]
     whole = Mend()
     for mend in found:
         if mend is None:

@@ -79,7 +79,12 @@ class Report:
 def to_paste(label: str, lines: str) -> str:
     """Return what is to be pasted behind its label; several lines stand below it as they are, from the first column on.
 
+    Remarks below a line are no lines to paste.
+
     >>> to_paste("  fix:", "--time 1:00:00"), to_paste("  fix:", "data.batch_size: 8\\ntraining.lr: 1e-4")
     ('  fix: --time 1:00:00', '  fix:\\ndata.batch_size: 8\\ntraining.lr: 1e-4')
     """
-    return f"{label}\n{lines}" if "\n" in lines else f"{label} {lines}"
+    first, *rest = lines.split("\n")
+    if any(not line.startswith("#") for line in rest):
+        return f"{label}\n{lines}"
+    return "\n".join((f"{label} {first}", *(f"{' ' * len(label)} {line}" for line in rest)))

@@ -81,7 +81,7 @@ class GuardSession:
         if isinstance(error, OutOfMemory):
             facts = oom_event(error, self.parts.model, PHASES[page[Word.PHASE]])
             self.say("oom", **facts, incident=self._folders.write("oom", facts))
-        error.fix = f"{error.fix}\nnext: {step}" if error.fix else step
+        error.fix = f"{error.fix}\n# next: {step}" if error.fix else step
         self.writer.event(
             "failed",
             f"{type(error).__name__}: {error.problem}",
