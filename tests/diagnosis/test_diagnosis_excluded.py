@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from xectool import engine
+from xectool.cli import app
+from xectool.cli.boundary import run as run_cli
 
 Write = Callable[[Any], Path]
 LATE = {
@@ -47,3 +49,53 @@ def test_a_jump_is_a_note_once_the_user_leaves_events_out_and_it_does_not_come_b
     notes = [note.problem for note in found.notes if note.code == "XT-SPIKE-EVENT"]
     assert [SAID in problem for problem in notes] == [True] * mended
     assert [cause.code for cause in found.causes] == ["XT-SPIKE-EVENT"] * (not mended)
+
+
+def test_one_list_leaves_out_the_events_of_all_causes(course: Any, write_run: Write, capsys: Any) -> None:
+    """Each cause had a list of its own, which undid those of the others, and what stood behind "also:" one more."""
+    run = course(steps=60)
+    run.event(1, "run_start", num_train=160, steps_per_epoch=20)
+    for step, entry, reason in ((12, 3, "XT-NAN-DATA"), (30, 7, "XT-SPIKE-EVENT"), (41, 9, "XT-SPIKE-EVENT")):
+        run.event(step, "quarantine", events=[[0, entry, 1, entry]], files=["/d/a.root:tree"], reason=reason, total=1)
+    run.event(
+        50,
+        "implausible_event",
+        message="entry 11 of /d/a.root:tree (run 1 event 11): light",
+        events=[[0, 11, 1, 11]],
+        action="record",
+        files=["/d/a.root:tree"],
+    )
+    place = write_run(run)
+    files = [{"path": "/d/a.root", "tree": "tree", "role": "train"}]
+    manifest = place / "manifest.json"
+    known = json.loads(manifest.read_text()) if manifest.is_file() else {}
+    attempts = [{"attempt": 1, **(known.get("attempts") or [{}])[0], "data_files": files}]
+    manifest.write_text(json.dumps({"format": 1, **known, "attempts": attempts}))
+    found = engine.diagnose.run(place)
+    assert len(found.causes) == 2
+    wanted = {f"/d/a.root:tree:{entry}" for entry in (3, 7, 9, 11)}
+    assert {*found.exclude.partition("=")[2].strip("[]").split(", ")} == wanted
+    assert all(found.exclude in cause.fix for cause in found.causes)  # any of them is complete
+    assert not any("data.exclude" in line for cause in found.causes for line in cause.evidence)
+    assert run_cli(app.app, ["diagnose", "run", str(place)]) == 1
+    shown = capsys.readouterr()
+    assert (shown.out + shown.err).count("data.exclude=[") == 1
+
+
+def test_evidence_is_cut_on_the_screen_and_whole_in_json(course: Any, write_run: Write, capsys: Any) -> None:
+    run = course(steps=80)
+    run.event(1, "run_start", num_train=1600, steps_per_epoch=20)
+    for entry in range(12):
+        step, message = 20 + 3 * entry, f"entry {entry} of a.root (run 1 event {entry}): sensor {entry} is hot"
+        run.event(step, "implausible_event", message=message, events=[[0, entry, 1, entry]], code="XT-SPIKE-EVENT")
+        run.event(step, "quarantine", events=[[0, entry, 1, entry]], files=["a.root"], reason=f"XT-SPIKE-EVENT {entry}")
+    place = write_run(run)
+    (cause,) = engine.diagnose.run(place).causes
+    told = [line for line in (cause.problem, *cause.evidence) if f"entry {5} of a.root" in line]
+    assert len(told) <= 1
+    assert run_cli(app.app, ["diagnose", "run", str(place)]) == 1
+    shown = capsys.readouterr()
+    lines = (shown.out + shown.err).splitlines()
+    assert len(lines) < 20
+    if len(cause.evidence) > 6:
+        assert any(f"and {len(cause.evidence) - 6} more (--json)" in line for line in lines)

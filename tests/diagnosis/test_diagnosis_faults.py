@@ -346,7 +346,7 @@ def test_a_note_hides_no_fault_of_its_code_and_the_rest_is_counted() -> None:
     memory = [Cause("XT-OOM-GPU", 0.9, f"rank {n}", (), f"x{n}", step=3 * n, symptom="memory") for n in range(9)]
     (told,) = rank(memory, [])
     assert told.evidence[:2] == ("also: rank 1 (x1)", "also: rank 2 (x2)")
-    assert told.evidence[-1] == "also: 3 more"
+    assert told.evidence[-1] == "also: rank 8 (x8)"
     twice = [Cause("XT-OOM-GPU", 0.9, "no room", (), "x", step=step, symptom="memory") for step in (5, 9)]
     assert rank(twice, [])[0].evidence == ("again at step 9",)
 

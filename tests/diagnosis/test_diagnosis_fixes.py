@@ -28,10 +28,10 @@ from xectool.config.order_keys import ORDER_KEYS
 from xectool.config.rates import peak_lr
 from xectool.config.root import KINDS as RUN_KINDS
 from xectool.diagnosis import fixes
-from xectool.diagnosis.cause import Diagnosis
+from xectool.diagnosis.cause import Cause, Diagnosis
 from xectool.diagnosis.evidence.evidence import Evidence, gather
 from xectool.diagnosis.evidence.files import CheckpointFile
-from xectool.diagnosis.excluded import then_without
+from xectool.diagnosis.excluded import blamed, with_all_left_out
 from xectool.diagnosis.memory_ladder import ladder
 from xectool.diagnosis.ranking import RULES, diagnose
 from xectool.diagnosis.reports.loss import loss_causes, loss_report
@@ -544,5 +544,6 @@ def test_another_run_leaves_out_what_a_resume_inside_an_epoch_has(course: Any, w
     assert "data.exclude" not in fixes.resume(evidence)
     files = [{"path": "/data/b.root", "tree": "tree", "role": "train"}]
     known = replace(evidence, manifest={"attempts": [{"data_files": files}]})
-    line = then_without(known, [(0, 12, 1, 13)])
-    assert line == "   # then train with --set 'data.exclude=[/data/b.root:tree:7, /data/b.root:tree:12]'"
+    cause = Cause("XT-NAN-DATA", 0.9, "bad", fix="xectool check-data", blamed=blamed(known, [(0, 12, 1, 13)]))
+    listed = "--set 'data.exclude=[/data/b.root:tree:7, /data/b.root:tree:12]'"
+    assert with_all_left_out(known, [cause])[0].fix == f"xectool check-data   # then train with {listed}"

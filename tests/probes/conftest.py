@@ -7,11 +7,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from xectool import engine
 from xectool.rootio.reader import EventFile
 from xectool.rootio.writer import TreeWriter
+from xectool.runlog.reader import RunReader
 
 NUM_FILES, EVENTS_PER_FILE = 2, 8
 Changes = Mapping[tuple[int, int, str, int], float]
@@ -116,3 +118,41 @@ def train_tiny(
 def trained(train_tiny: Callable[..., tuple[Path, Path]]) -> tuple[Path, Path]:
     """A configuration and the last checkpoint of its run."""
     return train_tiny()
+
+
+@pytest.fixture(scope="module")
+def overflowing(clean_data: Path, tmp_path_factory: pytest.TempPathFactory, shallow_module: None) -> tuple[Path, int]:
+    """A run in which one event, left in, overflows; and its first bad step."""
+    directory = tmp_path_factory.mktemp("overflowing")
+    with EventFile(str(clean_data / "train_000.root")) as file:
+        columns = {branch: file.read_column(branch) for branch in file.branch_names}
+    columns["npho"][5, 321] = -1e37
+    specs = {branch: (values.dtype, values.shape[1:]) for branch, values in columns.items()}
+    with TreeWriter(directory / "train.root", specs) as writer:
+        writer.extend(columns)
+    assert np.isfinite(columns["npho"]).all()
+    task = {"enabled": True, "scale": "auto", "shift": "auto"}
+    config = {
+        "kind": "regressor",
+        "data": {
+            "train_path": str(directory / "train.root"),
+            "val_path": str(clean_data / "val.root"),
+            "batch_size": 4,
+        },
+        "normalization": {"npho_scheme": "linear"},
+        "model": {"encoder_dim": 32, "num_fusion_layers": 1, "hidden_dim": 8, "outer_fine_pool": [5, 3]},
+        "tasks": {"energy": task},
+        "training": {"epochs": 2, "warmup_epochs": 0, "ema_decay": None, "channel_dropout_rate": 0.0},
+        "guards": {"quarantine": False, "max_bad_fraction": 1.0, "on_input_scale": "warn"},
+        "checkpoint": {
+            "save_dir": str(directory),
+            "save_minutes": None,
+            "save_artifacts": False,
+            "save_predictions": False,
+        },
+        "mlflow": {"enabled": False, "run_name": "r"},
+    }  # fmt: skip
+    path = directory / "config.yaml"
+    path.write_text(yaml.safe_dump(config))
+    run = Path(engine.train(path).run_dir)
+    return run, next(record.step for record in RunReader(run).steps() if record.nonfinite)

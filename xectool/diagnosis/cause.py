@@ -28,6 +28,7 @@ class Cause:
         step: Optimizer step at which it first showed, 0 where it has none.
         symptom: What it explains; of the causes of one symptom only the likeliest stays.
         follows: Code of the cause that led to this one.
+        blamed: Events that are bad by themselves, as (file, entry): its line leaves out those of all causes.
     """
 
     code: str
@@ -40,12 +41,13 @@ class Cause:
     step: int = 0
     symptom: str = ""
     follows: str = ""
+    blamed: tuple[tuple[str, int], ...] = ()
 
     def after(self, mended: str) -> Cause:
         """Return the cause as a note without a line to paste, where it is told to be mended; else as it is."""
         if not mended:
             return self
-        return replace(self, problem=f"{self.problem}; {mended}", fix="", severity=Severity.INFO)
+        return replace(self, problem=f"{self.problem}; {mended}", fix="", severity=Severity.INFO, blamed=())
 
     def finding(self, where: str) -> Finding:
         """Return the cause as a finding about ``where``."""

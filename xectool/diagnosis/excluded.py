@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from xectool.config.left_out import entries_left_out, leaving_out
+from xectool.config.moved import moved_files
 from xectool.diagnosis import fixes
+from xectool.diagnosis.cause import Cause
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.files import train_files
 from xectool.diagnosis.evidence.incidents import identities
@@ -15,6 +18,8 @@ from xectool.diagnosis.evidence.left_out import attempt_of, data_settings, num_l
 from xectool.errors import counted, in_shell
 from xectool.runlog.records import EventRecord
 
+THEN: Final = "   # then train with --set "
+OR: Final = "   # or leave out what is named: --set "
 MOST_EVENTS: Final = 16  # in a line to paste; more that are bad are no single events
 
 Identity = tuple[int, ...]
@@ -32,7 +37,7 @@ def told_mended(evidence: Evidence, events: Sequence[Identity], attempt: int, ro
     last = _goes_on(evidence, attempt)
     if not last or not are_left_out(evidence, _by_file(evidence, events, role, attempt)):
         return ""
-    named = f": {fixes.events_named(evidence, events)}" if role == "train" else ""
+    named = f": {fixes.events_named(evidence, events, attempt=attempt)}" if role == "train" else ""
     return f"mended: attempt {last} leaves {'it' if len(events) == 1 else 'them'} out (data.exclude){named}"
 
 
@@ -84,18 +89,48 @@ def still_there(evidence: Evidence, told: Sequence[EventRecord], role: str = "tr
     return list(told), together or said[0]
 
 
-def then_without(evidence: Evidence, events: Sequence[Identity], how: str = "then train with") -> str:
-    """Return what follows a command that looks at bad events: the option that leaves them out; empty for none."""
-    entries = _by_file(evidence, events, "train") if len(events) <= MOST_EVENTS else {}
-    told = [(file, entry) for file, found in entries.items() for entry in sorted(found)]
-    return f"   # {how} --set {in_shell(leaving_out(data_settings(evidence), *told))}" if told else ""
+def blamed(evidence: Evidence, events: Sequence[Identity], attempt: int | None = None) -> tuple[tuple[str, int], ...]:
+    """Return bad events as file and entry, for the line that leaves them out; none where they are no single ones."""
+    entries = _by_file(evidence, events, "train", attempt) if len(events) <= MOST_EVENTS else {}
+    return tuple((file, entry) for file, found in entries.items() for entry in sorted(found))
+
+
+def blamed_in(evidence: Evidence, told: Sequence[EventRecord]) -> tuple[tuple[str, int], ...]:
+    """Return the events that records name, as `blamed` does."""
+    if len(named_in(told)) > MOST_EVENTS:
+        return ()
+    each = (blamed(evidence, named_in([record]), attempt_of(evidence, record)) for record in told)
+    return tuple(dict.fromkeys(event for events in each for event in events))
+
+
+def all_left_out(evidence: Evidence, causes: Iterable[Cause]) -> str:
+    """Return the setting that leaves out the events that any cause blames; empty where none does."""
+    events = dict.fromkeys(event for cause in causes for event in cause.blamed)
+    return leaving_out(data_settings(evidence), *events) if events else ""
+
+
+def with_all_left_out(evidence: Evidence, causes: Sequence[Cause]) -> tuple[Cause, ...]:
+    """Return causes whose lines look at bad events, and leave out those of all causes: a list would undo another."""
+    setting = in_shell(all_left_out(evidence, causes))
+    return tuple(
+        replace(cause, fix=f"{cause.fix}{THEN if not cause.fix.startswith('xectool train ') else OR}{setting}")
+        if cause.blamed
+        else cause
+        for cause in causes
+    )
 
 
 def _by_file(
     evidence: Evidence, events: Sequence[Identity], role: str, attempt: int | None = None
 ) -> dict[str, set[int]]:
-    """Return the entries of events by file; nothing where the file of one is not known."""
+    """Return the entries of events by file, as the last attempt names it; nothing where the file of one is not known.
+
+    The index of a file is that of the attempt that named the event; its files may have other places by now.
+    """
     files, found = train_files(evidence.manifest, role, attempt), defaultdict[str, set[int]](set)
+    if files != (now := train_files(evidence.manifest, role)):
+        moved = moved_files(files, now)
+        files = tuple(moved.get(name, name) for name in files)
     for row in events:
         if len(row) < 2 or not 0 <= row[0] < len(files):
             return {}

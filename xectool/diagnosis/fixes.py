@@ -200,9 +200,11 @@ def run_name(evidence: Evidence, suffix: str = "") -> str:
     return f"{name}-{suffix}" if suffix else name
 
 
-def events_named(evidence: Evidence, events: Sequence[tuple[int, ...]], most: int = 3) -> str:
-    """Return event identities as text, e.g. ``a.root entry 17 (run 1 event 18)``."""
-    names = dict(enumerate(train_files(evidence.manifest)))
+def events_named(
+    evidence: Evidence, events: Sequence[tuple[int, ...]], most: int = 3, attempt: int | None = None
+) -> str:
+    """Return event identities, of the last attempt or another, as text, e.g. ``a.root entry 17 (run 1 event 18)``."""
+    names = dict(enumerate(train_files(evidence.manifest, attempt=attempt)))
     shown = [
         f"{names.get(row[0], f'file {row[0]}')} entry {row[1]} ({event_named(row[2], row[3])})"
         if len(row) >= 4

@@ -12,6 +12,7 @@ from xectool.diagnosis.cases.plateau import FEWEST_STEPS
 from xectool.diagnosis.cause import Cause, Diagnosis, DiagnosisRule, Opinion, RuledOut, in_one_line
 from xectool.diagnosis.consequences import may_lead
 from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.diagnosis.excluded import with_all_left_out
 from xectool.diagnosis.rules.averaged import AverageBeyondRun
 from xectool.diagnosis.rules.conventional import WorseThanConventional
 from xectool.diagnosis.rules.crash import END, CompileKilled, DiskFull, Failed, Hang, RecordDamaged, WorkerDead
@@ -94,8 +95,6 @@ LEADING: Final = {
 }
 """Notes that the verdict of a sound run speaks of: what it has learned is not what is taken, or not enough."""
 
-MOST_ALSO: Final = 5  # lines on further faults of one code
-
 FAILURES: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What a rule fails by on a record that nobody thought of."""
 
@@ -113,7 +112,7 @@ def diagnose(evidence: Evidence, rules: Sequence[DiagnosisRule] = RULES) -> Diag
         ran.append(rule.name)
         opinions += _asked(rule, evidence)
     ranked = rank(opinions, [rule.code for rule in rules])
-    causes = tuple(cause for cause in ranked if cause.severity is not Severity.INFO)
+    causes = with_all_left_out(evidence, [cause for cause in ranked if cause.severity is not Severity.INFO])
     notes = tuple(cause for cause in ranked if cause.severity is Severity.INFO)
     return Diagnosis(verdict(causes, evidence, notes), causes, notes, tuple(ran), skipped)
 
@@ -211,8 +210,8 @@ def _one_a_code(causes: Sequence[Cause]) -> list[Cause]:
         shown = ", ".join(map(str, steps[:8])) + (" …" if len(steps) > 8 else "")
         again = [f"again at step{'s' * (len(steps) > 1)} {shown}"] * bool(steps)
         also = _also(best, same)
-        more = [f"also: {len(also) - MOST_ALSO} more"] * (len(also) > MOST_ALSO)
-        joined.append(replace(best, evidence=(*best.evidence, *again, *also[:MOST_ALSO], *more)))
+        blamed = tuple(dict.fromkeys(event for cause in (best, *same) for event in cause.blamed))
+        joined.append(replace(best, evidence=(*best.evidence, *again, *also), blamed=blamed))
     return joined
 
 

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xectool.cli.options import DeviceOption, JsonOption, MaxEventsOption, SetOption, run_word
-from xectool.cli.render import AlreadyShown, Output, verdict_box
+from xectool.cli.render import AlreadyShown, Output, few, verdict_box
 from xectool.errors import EXIT_BAD_RESULT
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from xectool.engine.diagnose.nonfinite import NanBatchResult
+
+MOST_WHY = 8  # with the facts of a culprit
 
 
 def nan_batch(
@@ -71,4 +73,4 @@ def _show(screen: Console, result: NanBatchResult) -> None:
     shown = [f"{result.minimal} holds the fewest events that show it: {result.reproduce}"] if result.reproduce else []
     shown += [f"written: {' and '.join(result.written)}"] if result.written else []
     next_line = result.next or result.reproduce
-    screen.print(verdict_box(result.verdict, (*result.why, *shown), next_line, good=not result.found))
+    screen.print(verdict_box(result.verdict, (*few(result.why, MOST_WHY), *shown), next_line, good=not result.found))

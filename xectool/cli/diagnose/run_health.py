@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xectool.cli.options import JsonOption, run_word
-from xectool.cli.render import AlreadyShown, Output, table, verdict_box
-from xectool.errors import EXIT_BAD_RESULT, counted
+from xectool.cli.render import AlreadyShown, Output, few, table, verdict_box
+from xectool.errors import EXIT_BAD_RESULT, counted, in_shell
 from xectool.findings import to_paste
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 RunArgument = Annotated[
     str, typer.Argument(metavar="RUN", callback=run_word, help="Run directory; the run may still go on.")
 ]
-MOST_EVIDENCE = 6
+LIST = "data.exclude=["
 
 
 def run(run: RunArgument, json: JsonOption = False) -> None:
@@ -58,11 +58,14 @@ def _show_run(screen: Console, result: RunHealth) -> None:
         ]
         screen.print(table("causes, most likely first", ["code", "confidence", "step", "follows from"], rows))
         for cause in result.causes[1:]:
-            screen.print(f"{cause.code}: {cause.problem}\n{to_paste('  fix:', cause.fix)}", markup=False)
+            fix = to_paste("  fix:", _without_list(cause.fix))
+            screen.print(f"{cause.code}: {cause.problem}\n{fix}", markup=False)
     for note in result.notes:
         fix = "\n" + to_paste("  fix:", note.fix) if note.fix else ""
         screen.print(f"note {note.code}: {note.problem}{fix}", markup=False)
     looked = f"{counted(len(result.rules_run), 'rule')} looked, {len(result.rules_skipped)} had nothing to look at"
+    if result.exclude and not result.causes[0].blamed:
+        screen.print(f"all events to blame: --set {in_shell(result.exclude)}", markup=False)
     _show_box(screen, result.verdict, result.causes, looked, result.next)
 
 
@@ -90,6 +93,12 @@ def _show_box(screen: Console, verdict: str, causes: Sequence[Cause], healthy: s
         screen.print(verdict_box(verdict, [healthy] if healthy else [], following, good=True))
         return
     first = causes[0]
-    why = [f"confidence {first.confidence:.0%}", *first.evidence[:MOST_EVIDENCE]]
-    why += [f"ruled out: {line}" for line in first.ruled_out[:MOST_EVIDENCE]]
+    why = [f"confidence {first.confidence:.0%}", *few(first.evidence)]
+    why += few([f"ruled out: {line}" for line in first.ruled_out])
     screen.print(verdict_box(verdict, why, following or first.fix, good=False))
+
+
+def _without_list(fix: str) -> str:
+    """Return the line of a further cause: the events to leave out are in one list."""
+    command, _, comment = fix.partition("   # ")
+    return command if LIST in comment else fix

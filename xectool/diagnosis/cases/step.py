@@ -141,6 +141,10 @@ class CaseRule(DiagnosisRule, Generic[Case]):
         """Return that a later attempt goes on without what it comes from; empty where none does."""
         return ""
 
+    def blamed(self, case: Case) -> tuple[tuple[str, int], ...]:
+        """Return the events that are to be left out, as (file, entry)."""
+        return ()
+
     def opinion(self, case: Case, severity: Severity = Severity.ERROR) -> Opinion:
         """Return what speaks for this cause, or that it is ruled out."""
         own, lines = self.weigh(case)
@@ -156,5 +160,6 @@ class CaseRule(DiagnosisRule, Generic[Case]):
             severity=severity,
             step=case.step,
             symptom=case.symptom,
+            blamed=self.blamed(case),
         )
         return cause.after(self.mended(case))

@@ -13,9 +13,10 @@ from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.files import train_files
 from xectool.diagnosis.evidence.incidents import identities, mapping, number, whole
-from xectool.diagnosis.excluded import named_in, still_there, then_without
+from xectool.diagnosis.excluded import blamed_in, named_in, still_there
 from xectool.errors import counted
 from xectool.findings import Severity
+from xectool.runlog.records import EventRecord
 
 NO_TRUTH: Final = "no truth"  # symptom; such events are left out of their task, and lead to nothing
 READINGS: Final = "readings"  # symptom; the network takes them for dead sensors
@@ -212,16 +213,25 @@ class ImplausibleEvents(DiagnosisRule):
             code="XT-INPUT-SCALE" if whole_files else self.code,
             confidence=0.85,
             problem=f"{len(named)} events cannot be: {found[0].message}",
-            evidence=(fixes.events_named(evidence, named), *(event.message for event in found[:3])),
+            evidence=_each_once(evidence, found),
             fix=fixes.check_files(evidence.run_dir, files)
             if whole_files
-            else fixes.train_again(evidence, "guards.on_input_scale=stop", name="without-them")
-            + then_without(evidence, named, "or leave out what is named:"),
+            else fixes.train_again(evidence, "guards.on_input_scale=stop", name="without-them"),
+            blamed=() if whole_files else blamed_in(evidence, found),
             severity=Severity.WARNING,
             step=1 if whole_files else max(1, found[0].step),
             symptom="implausible",
         )
         yield cause.after(mended)
+
+
+def _each_once(evidence: Evidence, found: list[EventRecord]) -> tuple[str, ...]:
+    """Return what is told of events beyond the first, which the problem names."""
+    further = named_in(found)[1:]
+    if len(found) == 1:
+        return (f"further: {fixes.events_named(evidence, further)}",) if further else ()
+    more = (f"and {len(found) - 4} more records",) if len(found) > 4 else ()
+    return (*(event.message for event in found[1:4]), *more)
 
 
 def _is_no_reading(message: str) -> bool:

@@ -12,7 +12,7 @@ from xectool.diagnosis.cases.nan import NanCase, nan_cases, unsettled_overflows
 from xectool.diagnosis.cases.step import CaseRule, Weight
 from xectool.diagnosis.cause import Cause, Opinion
 from xectool.diagnosis.evidence.evidence import Evidence
-from xectool.diagnosis.excluded import then_without, told_mended
+from xectool.diagnosis.excluded import blamed, told_mended
 from xectool.findings import Severity
 
 MAX_OVERFLOW_SHARE: Final = 0.05  # F008
@@ -44,7 +44,9 @@ class NanRule(CaseRule[NanCase]):
         if case.bad_terms:
             lines.append(f"terms: {', '.join(case.bad_terms)}")
         if case.few_suspects:
-            lines.append(f"bad by themselves: {fixes.events_named(case.evidence, case.suspects)}")
+            lines.append(
+                f"bad by themselves: {fixes.events_named(case.evidence, case.suspects, attempt=case.last_attempt)}"
+            )
         if case.incident is not None:
             lines.append(f"incidents/{case.incident.name} holds the batch")
         if case.over:
@@ -90,9 +92,9 @@ class NanFromData(NanRule):
         known = bool(case.few_suspects or case.shared_events) or case.stage == "input"
         return Severity.ERROR if known else super().severity(case)
 
-    def fix(self, case: NanCase) -> str:
-        """Return the search for what is wrong with the events, and the option that leaves them out."""
-        return super().fix(case) + then_without(case.evidence, case.named)
+    def blamed(self, case: NanCase) -> tuple[tuple[str, int], ...]:
+        """Return the events that are bad by themselves."""
+        return blamed(case.evidence, case.named, case.last_attempt)
 
     def weigh(self, case: NanCase) -> Weight:
         """Look for bad inputs, bad events, and the same events in every bad batch."""
@@ -102,7 +104,7 @@ class NanFromData(NanRule):
         if case.stage == "input":
             return 0.9, ["a value of the input is not finite"]
         if case.shared_events and not case.before.grew:
-            named = fixes.events_named(case.evidence, case.shared_events)
+            named = fixes.events_named(case.evidence, case.shared_events, attempt=case.last_attempt)
             # The look at a batch tries its events one by one: those that only came again may have met by chance.
             looked = bool(case.triage.cause) and not case.suspects
             return (0.6 if looked else 0.88), [f"the same events were in the skipped batches of every epoch: {named}"]

@@ -11,7 +11,8 @@ from xectool.diagnosis.cases.spike import spike_cases
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import identities
-from xectool.diagnosis.excluded import named_in, still_there, then_without
+from xectool.diagnosis.evidence.left_out import attempt_of
+from xectool.diagnosis.excluded import blamed_in, named_in, still_there
 from xectool.findings import Severity
 from xectool.runlog.records import EventRecord
 
@@ -52,12 +53,13 @@ class Quarantine(DiagnosisRule):
             confidence=0.9,
             problem=f"{_from(events)}: {_count(count)} left out of the run: {why}",
             evidence=(
-                fixes.events_named(evidence, named),
+                *([_named(evidence, events[0])] if len(named) > 1 or not why.startswith("entry ") else []),
                 f"{len(events)} such step{'s' * (len(events) > 1)} in the record",
                 *(_at_step(evidence, event) for event in events[1:4]),
                 *([f"and at {len(events) - 4} more"] if len(events) > 4 else []),
             ),
-            fix=_look_at(evidence, code, files) + then_without(evidence, named_in(events)),
+            fix=_look_at(evidence, code, files),
+            blamed=blamed_in(evidence, events),
             severity=Severity.WARNING,
             step=events[0].step,
             symptom=f"{LEFT_OUT}{events[0].step} {code}",
@@ -85,8 +87,14 @@ def _look_at(evidence: Evidence, code: str, files: list[str]) -> str:
 
 
 def _at_step(evidence: Evidence, event: EventRecord) -> str:
-    named = fixes.events_named(evidence, identities(event.data.get("events")))
-    return ": ".join(part for part in (f"step {event.step}", named, _said_of(evidence, event)) if part)
+    said, events = _said_of(evidence, event), identities(event.data.get("events"))
+    named = "" if said.startswith("entry ") and len(events) == 1 else _named(evidence, event)  # what is said names it
+    return ": ".join(part for part in (f"step {event.step}", named, said) if part)
+
+
+def _named(evidence: Evidence, event: EventRecord) -> str:
+    events = identities(event.data.get("events"))
+    return fixes.events_named(evidence, events, attempt=attempt_of(evidence, event))
 
 
 def _said_of(evidence: Evidence, left_out: EventRecord) -> str:

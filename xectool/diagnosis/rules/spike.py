@@ -13,7 +13,7 @@ from xectool.diagnosis.cases.step import CaseRule, Weight
 from xectool.diagnosis.cause import Opinion
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import identities, number
-from xectool.diagnosis.excluded import then_without, told_left_out_since, told_mended
+from xectool.diagnosis.excluded import blamed, told_left_out_since, told_mended
 from xectool.diagnosis.rules.nan_state import moment_limit, state_damage
 from xectool.errors import counted
 from xectool.findings import Severity
@@ -68,7 +68,8 @@ class SpikeFromEvent(SpikeRule):
                 return 0.6, [doubt]
             since, _ = _left_out(case)
             gone = [f"left out of the run since step {since}"] if since else []
-            return 0.92, [f"largest losses: {fixes.events_named(case.evidence, case.suspects)}", *gone]
+            named = fixes.events_named(case.evidence, case.suspects, attempt=case.last_attempt)
+            return 0.92, [f"largest losses: {named}", *gone]
         return self._by_its_course(case, lasts)
 
     def _by_its_course(self, case: SpikeCase, lasts: bool) -> Weight:
@@ -110,10 +111,13 @@ class SpikeFromEvent(SpikeRule):
         if _stays(case):
             return fixes.check_named_files(case.evidence, "train")
         since, files = _left_out(case)
-        without = then_without(case.evidence, _at_fault(case))
         if since and files:
-            return fixes.check_files(case.evidence.run_dir, files) + without
-        return f"xectool diagnose replay {fixes.quoted(case.evidence)} --step {case.step} --counterfactuals{without}"
+            return fixes.check_files(case.evidence.run_dir, files)
+        return f"xectool diagnose replay {fixes.quoted(case.evidence)} --step {case.step} --counterfactuals"
+
+    def blamed(self, case: SpikeCase) -> tuple[tuple[str, int], ...]:
+        """Return the events that are to blame for a jump that passes."""
+        return () if _stays(case) else blamed(case.evidence, _at_fault(case), case.last_attempt)
 
 
 class SpikeFromLearningRate(SpikeRule):

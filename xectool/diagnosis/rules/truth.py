@@ -12,7 +12,7 @@ from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import mapping, number, whole
-from xectool.diagnosis.excluded import is_counted_in_vain, then_without
+from xectool.diagnosis.excluded import blamed, is_counted_in_vain
 from xectool.diagnosis.rules.data import SINGLE_EVENTS, file_of
 from xectool.diagnosis.rules.inputs import check_beside
 from xectool.findings import Severity
@@ -209,8 +209,8 @@ class ImpossibleTruth(DiagnosisRule):
                     for name, told in empty.items()
                 ),
             ),
-            fix=fixes.check_files(evidence.run_dir, [file_of(evidence, told) for _, told in shown])
-            + (then_without(evidence, [_place(told) for _, told in shown]) if alone else ""),
+            fix=fixes.check_files(evidence.run_dir, [file_of(evidence, told) for _, told in shown]),
+            blamed=blamed(evidence, [_place(told) for _, told in shown]) if alone else (),
             severity=Severity.WARNING,
             step=1,
             symptom="impossible truth",

@@ -9,15 +9,14 @@ from typing import Any
 
 from xectool.checkpoint import store
 from xectool.config.load import load_config
-from xectool.config.root import RunConfig
+from xectool.engine.diagnose.nan_of_run import SearchedRun
 from xectool.errors import UsageError, XecError, in_shell
 from xectool.findings import Finding
 from xectool.probes.instruments.minimal import SavedBatch, plain_window, save_batch
 from xectool.probes.nonfinite.facts import NanFacts
 from xectool.probes.nonfinite.search import NanSearch, search_data, search_window
-from xectool.probes.nonfinite.subject import Subject, of_batch, of_config, of_run, of_validation
+from xectool.probes.nonfinite.subject import Subject, of_batch, of_config, of_validation
 from xectool.probes.nonfinite.verdicts import Training, Verdict, judge
-from xectool.probes.repetition.history import CONFIG_FILE, RunHistory
 
 DEFAULT_OUTPUT = "nan_batch.npz"
 VALIDATION = "no step is taken on a validation event, but losses and metrics of the validation hold it"
@@ -51,6 +50,7 @@ class NanBatchResult:
         verdict: One sentence.
         why: What it rests on.
         next: Line to go on with.
+        exclude: Setting that leaves out all events to blame, of the record of a run as well; empty for none.
         findings: The same for scripts.
     """
 
@@ -75,6 +75,7 @@ class NanBatchResult:
     verdict: str
     why: tuple[str, ...]
     next: str
+    exclude: str
     findings: tuple[Finding, ...] = field(default=())
 
     def as_dict(self) -> dict[str, Any]:
@@ -99,8 +100,10 @@ def nan_batch(  # noqa: PLR0913  the function is the command: one argument an op
     """Find what makes a training non-finite.
 
     Args:
-        config: YAML file; may be left out with ``run``, and with a ``batch`` that carries its own.
-        overrides: ``key=value`` settings that go before the file's.
+        config: YAML file; may be left out with ``run``, whose own is searched, and with a ``batch`` that carries its
+            own.
+        overrides: ``key=value`` settings that go before the file's. With ``run`` its own files are read; where they
+            are not there, those that ``config`` or ``data.train_path=NEW`` name.
         ckpt: Weights to search with; fresh weights of the seed without.
         run: Run directory: its incident, its first bad step, or else its data with its newest weights.
         incident: Number of the incident of the run; the first without.
@@ -117,53 +120,44 @@ def nan_batch(  # noqa: PLR0913  the function is the command: one argument an op
     """
     if data not in (None, "train", "val"):
         raise UsageError(f"unknown data set '{data}'", where="--data", fix="--data train, or --data val")
-    loaded = load_config(config, overrides).config if config is not None else None
     weights = Path(ckpt).expanduser() if ckpt is not None else None
-    if batch is not None:
-        subject = of_batch(Path(batch).expanduser(), loaded, weights, device)
-        subject = replace(subject, validation=data == "val" if data else subject.validation)
+    searched = SearchedRun.of(run, incident, config, overrides) if run is not None and batch is None else None
+    if searched is not None:
+        subject, config = searched.subject(weights, data or "train", max_events, device), None
     else:
-        subject = _of_run_or_config(loaded, run, incident, weights, (data or "train", max_events, device))
+        subject = _of_batch_or_config(config, overrides, batch, weights, (data, max_events, device))
     search = _search(subject, full)
     if data is None and subject.loader is not None:
         subject, search = _with_validation(subject, search, full, max_events)
     kept = _keep(search, subject, Path(output or DEFAULT_OUTPUT).expanduser()) if batch is None else None
-    training = _training(config, overrides, None if batch is not None else run)
-    verdict = judge(search, subject, training)
+    own = Training(None if config is None else Path(config), tuple(overrides))
+    verdict = judge(search, subject, searched.training() if searched else own)
     if verdict.code and subject.validation:
         verdict = replace(verdict, verdict=f"validation: {verdict.verdict}", why=(VALIDATION, *verdict.why))
+    if searched is not None:
+        verdict, notes = searched.with_spikes(verdict), searched.notes()
+        verdict, search = replace(verdict, why=(*verdict.why, *notes)), replace(search, notes=(*search.notes, *notes))
     reproduce = _command(kept, config, overrides) if kept else ""
     return _result(search, subject, verdict, kept, reproduce)
 
 
-def _training(config: str | Path | None, overrides: Sequence[str], run: str | Path | None) -> Training:
-    if run is not None:
-        place = Path(run).expanduser()
-        return Training(place / CONFIG_FILE, (), place)
-    return Training(None if config is None else Path(config), tuple(overrides))
-
-
-def _of_run_or_config(
-    config: RunConfig | None,
-    run: str | Path | None,
-    incident: int | None,
+def _of_batch_or_config(
+    config: str | Path | None,
+    overrides: Sequence[str],
+    batch: str | Path | None,
     ckpt: Path | None,
-    look: tuple[str, int | None, str | None],
+    look: tuple[str | None, int | None, str | None],
 ) -> Subject:
     which, max_events, device = look
-    if run is not None:
-        history = RunHistory(run)
-        subject = of_run(history, incident, ckpt, device)
-        if subject is not None:
-            return subject
-        config = config or history.config
-        newest = history.state_before(2**62).path
-        ckpt = ckpt or newest
-    if config is None:
+    loaded = load_config(config, overrides).config if config is not None else None
+    if batch is not None:
+        subject = of_batch(Path(batch).expanduser(), loaded, ckpt, device)
+        return replace(subject, validation=which == "val" if which else subject.validation)
+    if loaded is None:
         raise UsageError(
             "nothing to search is named", where="command line", fix="xectool diagnose nan-batch CONFIG, or --run RUN"
         )
-    return of_config(config, ckpt, device, which, max_events)
+    return of_config(loaded, ckpt, device, which or "train", max_events)
 
 
 def _search(subject: Subject, full: bool, before: NanSearch | None = None) -> NanSearch:
@@ -260,6 +254,7 @@ def _result(search: NanSearch, subject: Subject, verdict: Verdict, kept: Path | 
         verdict=verdict.verdict,
         why=verdict.why,
         next=verdict.fix,
+        exclude=verdict.exclude,
         findings=facts.findings(verdict.code, verdict.verdict, verdict.why, verdict.fix),
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, Diagnosis
 from xectool.diagnosis.evidence.evidence import Evidence, gather
+from xectool.diagnosis.excluded import all_left_out
 from xectool.diagnosis.ranking import diagnose, leading_note, verdict
 from xectool.diagnosis.reports.loss import LossReport, loss_causes, loss_report
 from xectool.diagnosis.rules.divergence import RAN_AWAY
@@ -46,6 +47,7 @@ class RunHealth(Health):
         rules_skipped: Rules that could not, with what they would have needed.
         next: Line to run next: of the first cause, the one that goes on with what was interrupted, or that of the note
             which the verdict of a sound run speaks of; empty for none.
+        exclude: Setting that leaves out all events that are to blame, of all causes; empty for none.
         diverged: By how much the validation loss has run away, though it is finite; None where it has not.
         findings: Causes and notes for scripts.
     """
@@ -59,6 +61,7 @@ class RunHealth(Health):
     rules_run: tuple[str, ...]
     rules_skipped: Mapping[str, str]
     next: str = ""
+    exclude: str = ""
     diverged: str | None = None
     findings: tuple[Finding, ...] = field(default=(), repr=False)
 
@@ -100,6 +103,7 @@ def run(run_dir: Path | str) -> RunHealth:
         rules_run=found.rules_run,
         rules_skipped=found.rules_skipped,
         next=_next(evidence, found),
+        exclude=all_left_out(evidence, found.causes),
         diverged=next((cause.problem for cause in found.causes if cause.symptom == RAN_AWAY), None),
         findings=tuple(cause.finding(str(evidence.run_dir)) for cause in (*found.causes, *found.notes)),
     )

@@ -36,6 +36,7 @@ class NanSearch:
         source: The batch the culprit was found in; its epoch and step say which.
         report: What the pass over the numbers found; None where no data were read.
         tried: Events tried on the network.
+        others: Further events, one a batch, that fail by themselves as the culprit does.
         notes: What was looked at and what was not, one sentence each.
     """
 
@@ -44,6 +45,7 @@ class NanSearch:
     source: EventBatch | None = None
     report: ScanReport | None = None
     tried: int = 0
+    others: tuple[EventBatch, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
 
@@ -56,7 +58,7 @@ def search_window(bench: Bench, window: Sequence[EventBatch]) -> NanSearch:
     if weights:
         return NanSearch(weights, report=report, notes=notes)
     culprit = find_culprit(bench, window) or _in_evaluation(bench, window)
-    return NanSearch((), culprit, next(iter(window), None), report, tried, notes)
+    return NanSearch((), culprit, next(iter(window), None), report, tried, notes=notes)
 
 
 def search_data(
@@ -80,16 +82,17 @@ def search_data(
     notes = [f"all numbers of {counted(report.events, 'event')} were looked at"]
     if weights:
         return NanSearch(weights, report=report, notes=(*notes, "the network was not tried: its weights are broken"))
+    others: tuple[EventBatch, ...] = ()
     if full:
         culprit, tried = _first_of_all(bench, _every(loader, accumulate), report)
     else:
-        culprit, tried = _first_of_chosen(bench, _chosen(report, ordinary=before is None), report)
+        culprit, others, tried = _first_of_chosen(bench, _chosen(report, ordinary=before is None), report)
     source = culprit.window[0] if culprit is not None else None
     tried_on = "every batch" if full else "the most extreme events and those with illegal numbers"
     notes.append(f"tried on the network: {counted(tried, 'event')}, {tried_on}")
     if not full and culprit is None and tried < report.events:
         notes.append("other events were not tried on the network; --full tries every batch")
-    return NanSearch((), culprit, source, report, tried, tuple(notes))
+    return NanSearch((), culprit, source, report, tried, others, tuple(notes))
 
 
 def _first_of_all(bench: Bench, windows: Iterable[list[EventBatch]], report: ScanReport) -> tuple[Culprit | None, int]:
@@ -108,8 +111,8 @@ def _first_of_all(bench: Bench, windows: Iterable[list[EventBatch]], report: Sca
 
 def _first_of_chosen(
     bench: Bench, groups: Iterable[list[EventBatch]], report: ScanReport
-) -> tuple[Culprit | None, int]:
-    """Return what fails first of single events, and how many were tried."""
+) -> tuple[Culprit | None, tuple[EventBatch, ...], int]:
+    """Return what fails first of single events, which others of its group do, and how many were tried."""
     began, tried, first = time.perf_counter(), 0, list[EventBatch]()
     budget_s = max(LEAST_BUDGET_S, BUDGET_SHARE * report.seconds)
     # Extreme events are tried for as long as the budget lasts, some in any case.
@@ -121,8 +124,16 @@ def _first_of_chosen(
         first = first or group
         culprit = _culprit_among(bench, group, report)
         if culprit is not None:
-            return culprit, tried
-    return _culprit_among(replace(bench, evaluating=True), first, report) if first else None, tried
+            return culprit, _also_bad(bench, group, culprit), tried
+    return _culprit_among(replace(bench, evaluating=True), first, report) if first else None, (), tried
+
+
+def _also_bad(bench: Bench, group: list[EventBatch], culprit: Culprit) -> tuple[EventBatch, ...]:
+    """Return the events of a group beside a culprit that fails alone, which fail alone as well."""
+    if not culprit.alone:
+        return ()
+    own = place_of(culprit.window[0])
+    return tuple(event for event in group if place_of(event) != own and try_step(bench, [event]).bad)
 
 
 def _culprit_among(bench: Bench, group: list[EventBatch], report: ScanReport) -> Culprit | None:

@@ -37,11 +37,13 @@ class Training:
         config: Its configuration; None where only a saved batch is at hand.
         overrides: ``key=value`` settings that go before the file's.
         run: Its run directory; None where it has none.
+        left_out: Events, as file and entry, that its record blames or that it leaves out by now.
     """
 
     config: Path | None = None
     overrides: Sequence[str] = ()
     run: Path | None = None
+    left_out: tuple[tuple[str, int], ...] = ()
 
     def resumed(self, state: Path | None = None) -> str:
         """Return the line that goes on from a saved state, the newest sound checkpoint where none is given."""
@@ -92,12 +94,14 @@ class Verdict:
         verdict: One sentence.
         why: What it rests on.
         fix: A line to paste, or what to do in words; empty where nothing is to be done.
+        exclude: Setting that leaves out all events to blame; empty for none.
     """
 
     code: str
     verdict: str
     why: tuple[str, ...]
     fix: str
+    exclude: str = ""
 
 
 def judge(search: NanSearch, subject: Subject, training: Training) -> Verdict:
@@ -105,7 +109,7 @@ def judge(search: NanSearch, subject: Subject, training: Training) -> Verdict:
     if search.weights:
         return _of_weights(search.weights, subject, training)
     if search.culprit is not None:
-        return _of_culprit(search.culprit, subject, training)
+        return _of_culprit(search.culprit, search.others, subject, training)
     anomalies = search.report.anomalies if search.report else []
     if anomalies:
         return _of_input(anomalies, search, subject, training)
@@ -124,7 +128,7 @@ def _of_weights(places: tuple[Place, ...], subject: Subject, training: Training)
     )
 
 
-def _of_culprit(culprit: Culprit, subject: Subject, training: Training) -> Verdict:
+def _of_culprit(culprit: Culprit, others: tuple[EventBatch, ...], subject: Subject, training: Training) -> Verdict:
     place = culprit.place
     event = _event(culprit.window[0], 0, subject.files)
     number = _number(culprit.readings)
@@ -132,13 +136,15 @@ def _of_culprit(culprit: Culprit, subject: Subject, training: Training) -> Verdi
     if culprit.trial.refused is not None:
         why.append(culprit.trial.refused.problem)
     why += [fact.replace("_", " ") + (": yes" if is_so else ": no") for fact, is_so in culprit.facts.items()]
+    why += [f"bad by itself as well: {_event(batch, 0, subject.files)}" for batch in others]
     why += subject.notes
     if culprit.cause == WEIGHTS:
         verdict = f"the weights overflow in {place.module or 'the network'}"
         return Verdict("XT-NAN-WEIGHTS", verdict, tuple(why), _other_weights(culprit, subject, training))
+    exclude = left_out_of(culprit, others, subject, training)
     if culprit.trial.refused is not None:
         fix = culprit.trial.refused.fix
-        return Verdict("XT-NAN-LOSS", f"the loss has no value for {number} of {event}", tuple(why), fix)
+        return Verdict("XT-NAN-LOSS", f"the loss has no value for {number} of {event}", tuple(why), fix, exclude)
     together = "" if culprit.alone else f" together with {_others(culprit)} more"
     if culprit.facts.get("finite_in_float32"):
         verdict = f"{number} of {event}{together} overflows {place.dtype or 'reduced precision'}"
@@ -146,7 +152,7 @@ def _of_culprit(culprit: Culprit, subject: Subject, training: Training) -> Verdi
         return Verdict("XT-AMP-OVERFLOW", verdict, tuple(why), fix)
     code = "XT-NAN-DATA" if culprit.cause == INPUT or place.stage == "module" else CODES.get(place.stage, "XT-NAN-DATA")
     verdict = f"{number} of {event}{together} makes {place.module or 'the network'} non-finite"
-    return Verdict(code, verdict, tuple(why), _fix(culprit, subject, training))
+    return Verdict(code, verdict, tuple(why), _fix(culprit, exclude, subject, training), exclude)
 
 
 def _of_input(anomalies: list[Anomaly], search: NanSearch, subject: Subject, training: Training) -> Verdict:
@@ -174,9 +180,9 @@ def _of_input(anomalies: list[Anomaly], search: NanSearch, subject: Subject, tra
     )
 
 
-def _fix(culprit: Culprit, subject: Subject, training: Training) -> str:
-    """Return the line that cures: to leave an event out does so only where it is the event that is at fault."""
-    norm, facts, without = subject.bench.config.normalization, culprit.facts, _without(culprit, subject)
+def _fix(culprit: Culprit, without: str, subject: Subject, training: Training) -> str:
+    """Return the line that cures: to leave events out (``without``) does so only where it is they that are at fault."""
+    norm, facts = subject.bench.config.normalization, culprit.facts
     if culprit.readings and norm.npho_scheme == "linear":
         return training.again("log1p", "normalization.npho_scheme=log1p") + (
             f"   # or --set {in_shell(without)}" * bool(without)
@@ -197,12 +203,13 @@ def _fix(culprit: Culprit, subject: Subject, training: Training) -> str:
     return f"{training.again('without', without)}   # guards.quarantine: true leaves it out by itself"
 
 
-def _without(culprit: Culprit, subject: Subject) -> str:
-    """Return the setting that leaves the events out; empty where a batch knows its files by number only."""
-    events = [row for batch in culprit.window for row in zip(*_places_of(batch), strict=True)]
+def left_out_of(culprit: Culprit, others: Sequence[EventBatch], subject: Subject, training: Training) -> str:
+    """Return the setting that leaves out all events to blame; empty where a batch knows its files by number only."""
+    events = [row for batch in (*culprit.window, *others) for row in zip(*_places_of(batch), strict=True)]
     if any(index >= len(subject.files) for index, _ in events):
         return ""
-    return leaving_out(subject.bench.config.data, *((subject.files[index], entry) for index, entry in events))
+    named = ((subject.files[index], entry) for index, entry in events)
+    return leaving_out(subject.bench.config.data, *dict.fromkeys((*named, *training.left_out)))
 
 
 def _places_of(batch: EventBatch) -> tuple[list[int], list[int]]:

@@ -13,9 +13,12 @@ from typing import Any
 
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
+from xectool.config.data import DataConfig
 from xectool.config.load import config_from_dict, load_config
 from xectool.config.root import RunConfig
+from xectool.diagnosis.evidence.files import train_files
 from xectool.errors import CheckpointError, UsageError
+from xectool.probes.repetition.own_files import ROLES, OwnFiles
 from xectool.runlog.manifest import config_digest, read_manifest
 from xectool.runlog.reader import Lineage, RunReader
 from xectool.runlog.records import EventRecord, StepRecord
@@ -54,14 +57,19 @@ class RunHistory:
 
     Args:
         run_dir: The run directory.
+        given: The data section whose files are read where those of the run are not there.
+
+    Attributes:
+        files: What became of its files.
 
     Raises:
         UsageError: The directory holds no run record.
     """
 
-    def __init__(self, run_dir: Path | str) -> None:
+    def __init__(self, run_dir: Path | str, given: DataConfig | None = None) -> None:
         self.run_dir = Path(run_dir).expanduser()
         self.reader = RunReader(self.run_dir)
+        self.files = OwnFiles(given)
 
     @cached_property
     def config(self) -> RunConfig:
@@ -77,7 +85,8 @@ class RunHistory:
                 where=str(path),
                 fix="give the configuration it was trained with",
             )
-        return self._of_all_ranks(load_config(path).config, max(self._ranks, default=0))
+        config = self._with_files_at_hand(load_config(path).config, max(self.lineage.limits, default=0))
+        return self._of_all_ranks(config, max(self._ranks, default=0))
 
     def config_at(self, step: int) -> RunConfig:
         """Return the configuration a step was taken with; the newest where no checkpoint of its attempt is left.
@@ -91,8 +100,10 @@ class RunHistory:
         for _, checkpoint in self._checkpoints():
             if config_digest(checkpoint.meta["config"]) == digest:
                 taken = config_from_dict(checkpoint.config, str(self.run_dir), package=checkpoint.kind_package)
-                return self._of_all_ranks(taken, attempt)
-        return self._of_all_ranks(load_config(self.run_dir / CONFIG_FILE).config, attempt)
+                break
+        else:
+            taken = load_config(self.run_dir / CONFIG_FILE).config
+        return self._of_all_ranks(self._with_files_at_hand(taken, attempt), attempt)
 
     def ranks_at(self, step: int) -> int:
         """Return how many ranks took a step."""
@@ -179,7 +190,11 @@ class RunHistory:
             if event.kind == "quarantine" and not self.lineage.counts(attempt, event.step)
             for identity in event.data["events"]
         }
-        return [{**one, "step": handed_on.get(_place(one), one["step"])} for one in found]
+        moved = self.files.moved
+        return [
+            {**one, "file": moved.get(one["file"], one["file"]), "step": handed_on.get(_place(one), one["step"])}
+            for one in found
+        ]
 
     def incidents(self) -> list[tuple[Path, dict[str, Any]]]:
         """Return the incident folders with their facts, in order; unreadable ones are passed over."""
@@ -225,6 +240,13 @@ class RunHistory:
         """Number of ranks of each attempt that got as far as to say it."""
         tagged = self.reader.tagged_events()
         return {number: int(event.data.get("world_size", 1)) for number, event in tagged if event.kind == "run_start"}
+
+    def _with_files_at_hand(self, config: RunConfig, attempt: int) -> RunConfig:
+        """Return the configuration of an attempt with files that are there, as far as any are known."""
+        manifest, is_last = read_manifest(self.run_dir), attempt == max(self.lineage.limits, default=0)
+        names = {role: train_files(manifest, role, attempt) for role in ROLES}
+        later = None if is_last or not (self.run_dir / CONFIG_FILE).is_file() else self.config.data
+        return config.model_copy(update={"data": self.files.of(config.data, names, later)})
 
     def _of_all_ranks(self, config: RunConfig, attempt: int) -> RunConfig:
         """Return a configuration with the batch of all ranks of an attempt."""
