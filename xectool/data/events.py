@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -109,6 +109,18 @@ class EventSource:
                 chosen = np.arange(take, dtype=np.int64) if file.selected is None else file.selected[:take]
                 file = replace(file, selected=chosen)
             files.append(file)
+        return EventSource(tuple(files), self.branches, self.findings)
+
+    def without(self, events: Collection[tuple[int, int]]) -> EventSource:
+        """Return the source without some events, each (file index, entry); without cache, unless it serves them all."""
+        if not events:
+            return self
+        files = list(self.files)
+        for index in {index for index, _ in events}:
+            selected = files[index].selected
+            served = np.arange(files[index].num_entries, dtype=np.int64) if selected is None else selected
+            gone = np.array([entry for at, entry in events if at == index], np.int64)
+            files[index] = replace(files[index], selected=np.setdiff1d(served, gone))
         return EventSource(tuple(files), self.branches, self.findings)
 
     def event_file(self, file_index: int) -> EventFile:

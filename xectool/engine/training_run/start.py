@@ -23,7 +23,8 @@ from xectool.training.process.progress import Observer
 from xectool.training.ranks.agreement import data_facts, require_agreement
 from xectool.training.ranks.base import Ranks
 from xectool.training.record.run_dir import RunPlace, choose_place, require_writable
-from xectool.training.saving.late_exclusion import Events, in_saved_order, late_events
+from xectool.training.saving.kept_scale import kept_scales
+from xectool.training.saving.late_exclusion import Events, in_saved_order, late_events, left_out_since
 from xectool.training.saving.resolved import adopt_resolved
 from xectool.training.saving.resume import (
     as_saved,
@@ -67,6 +68,9 @@ def assemble(loaded: LoadedConfig, place: RunPlace, execution: Execution, ranks:
     require_memory(loaded, settings, execution)
     apply_determinism(settings.training.deterministic)
     data = replace(open_data(settings), late=late)
+    if place.checkpoint is not None:
+        since = left_out_since(loaded.config, place.checkpoint, late)
+        data = replace(data, findings=(*data.findings, *kept_scales(loaded, settings, place.checkpoint, since)))
     require_agreement(ranks, data_facts([*data.train.files, *data.val.files]))
     with memory_faults(settings, "building the model"):
         return build_parts(data, execution, ranks), data

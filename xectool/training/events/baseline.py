@@ -95,8 +95,9 @@ class Baseline:
             task: Its task.
             source: Training events.
             val: Those of validation.
-            late: Training events that are left out since an epoch began: nothing is told of them alone.
+            late: Training events that are left out since an epoch began: they count as left out.
         """
+        source = source.without(late)
         if isinstance(task, SensorTask):
             return cls.of_sensors(task, first_events(config, source))
         if not isinstance(config, RegressorConfig):
@@ -133,7 +134,7 @@ class Baseline:
             impossible=beyond,
             never_filled=empty,
             no_number=nonfinite,
-            findings=(*odd, *_beyond(config, samples, left_out, late), *_empty(empty, source)),
+            findings=(*odd, *_beyond(config, samples, left_out), *_empty(empty, source)),
             left_out=left_out,
         )
 
@@ -222,10 +223,6 @@ def _counted(
     return {name: found for name in tasks if (found := count_truth(name, source, is_odd))}
 
 
-def _are_all_among(late: Places, told: Mapping[str, Any]) -> bool:
-    return bool(told["count"] == len(told["places"]) and all(place in late for place in told["places"]))
-
-
 def _in_other_units(*seen: UnitsOfTruth) -> tuple[Finding, ...]:
     return with_one_line((units.finding() for units in seen), [mend for units in seen for mend in units.mends()])
 
@@ -234,7 +231,6 @@ def _beyond(
     config: RegressorConfig,
     samples: Iterable[tuple[EventSource, Mapping[str, dict[str, Any]], Container[str]]],
     left_out: Container[str],
-    late: Places,
 ) -> Iterator[Finding]:
     """Yield a warning for each truth that cannot be, of the training events and of those of validation.
 
@@ -245,7 +241,7 @@ def _beyond(
         (index, source, task, told)
         for index, (source, beyond, units) in enumerate(samples)
         for task, told in beyond.items()
-        if task not in units and (index or not _are_all_among(late, told))
+        if task not in units
     ]
     events = [(source.files[file].name, entry) for _, source, _, told in found for file, entry in told["places"]]
     are_all = all(told["count"] == len(told["places"]) for *_, told in found) and len(set(events)) <= MOST_NAMED

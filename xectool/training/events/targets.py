@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,21 @@ def resolve_target_scaling(config: RegressorConfig, source: EventSource) -> Regr
     return config.model_copy(update={"tasks": config.tasks.model_copy(update=resolved)}) if resolved else config
 
 
+def measured_scales(config: RegressorConfig, truths: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Return what ``scale: auto`` measures of the truth of each task in all events, shape (n, D); NaN of too few."""
+    left_out, found = _impossible_few(config.guards, truths), {}
+    for name, task in config.tasks.enabled().items():
+        truth = truths[name][is_known(truths[name])][~left_out[name]]
+        measured = _measured(task, truth[~_far_few(config, task, truth)]) if len(truth) else truth
+        measured = measured[plausible(measured)] if len(measured) else measured
+        found[name] = _spread(measured) if len(measured) > 1 else math.nan
+    return found
+
+
+def _spread(truth: np.ndarray) -> float:
+    return float(np.sqrt(truth.var(axis=0).mean()))
+
+
 def rows_left_out(guards: GuardsConfig, source: EventSource, tasks: Iterable[str]) -> dict[str, np.ndarray]:
     """Return which known truths of each task no event can have, bool (n,), where their events are few enough.
 
@@ -60,10 +76,14 @@ def rows_left_out(guards: GuardsConfig, source: EventSource, tasks: Iterable[str
         tasks: Tasks that are trained.
     """
     truths = {name: np.concatenate([source.truth(index, name) for index in range(len(source.files))]) for name in tasks}
+    return _impossible_few(guards, truths)
+
+
+def _impossible_few(guards: GuardsConfig, truths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     found = {name: impossible(name, truth) for name, truth in truths.items()}
-    num_bad = int(np.any(list(found.values()), axis=0).sum()) if found else 0
-    is_few = num_bad <= room_for_impossible(guards, source.num_events)
-    return {name: found[name][_is_known(truth)] & is_few for name, truth in truths.items()}
+    bad = np.any(list(found.values()), axis=0) if found else np.zeros(0, bool)
+    is_few = int(bad.sum()) <= room_for_impossible(guards, len(bad))
+    return {name: found[name][is_known(truth)] & is_few for name, truth in truths.items()}
 
 
 def _is_auto(task: TaskConfig) -> bool:
@@ -96,7 +116,7 @@ def _resolve(name: str, task: TaskConfig, truth: np.ndarray, source: EventSource
             fix="give more files, or widen the cut: data.fiducial.enabled: false",
             code="XT-DATA-NO-EVENTS",
         )
-    spread = float(np.sqrt(truth.var(axis=0).mean()))
+    spread = _spread(truth)
     if not spread > 0:
         raise DataUnusable(
             f"the truth of task '{name}' is the same in all {len(truth)} training events: {truth[0].tolist()}",
@@ -166,7 +186,7 @@ def stretched_scales(config: RegressorConfig, source: EventSource) -> Iterator[F
     read = {
         name: [source.truth(index, name).astype(np.float64) for index in range(len(source.files))] for name in tasks
     }
-    known = {name: np.flatnonzero(_is_known(np.concatenate(truths))) for name, truths in read.items()}
+    known = {name: np.flatnonzero(is_known(np.concatenate(truths))) for name, truths in read.items()}
     left_out = rows_left_out(config.guards, source, tasks)
     for name, task in ((name, task) for name, task in tasks.items() if task.scale == "auto"):
         truths, truth, rows = read[name], np.concatenate(read[name]), known[name][~left_out[name]]
@@ -220,10 +240,11 @@ def plausible(truth: np.ndarray, sigmas: float = PLAUSIBLE_SIGMA) -> np.ndarray:
 def truth_by_file(name: str, source: EventSource) -> list[np.ndarray]:
     """Return the known truth of a task in physical units, float64, shape (B, D), of each file."""
     found = [source.truth(index, name).astype(np.float64) for index in range(len(source.files))]
-    return [truth[_is_known(truth)] for truth in found]
+    return [truth[is_known(truth)] for truth in found]
 
 
-def _is_known(truth: np.ndarray) -> np.ndarray:
+def is_known(truth: np.ndarray) -> np.ndarray:
+    """Return which truths of a task, shape (B, D), are known in every component: bool (B,)."""
     return np.asarray((np.isfinite(truth) & (np.abs(truth) < UNKNOWN_ABOVE)).all(axis=1))
 
 

@@ -45,6 +45,25 @@ def in_saved_order(config: RunConfig, checkpoint: Checkpoint) -> tuple[RunConfig
     return config.model_copy(update={"data": data.model_copy(update={"exclude": planned})}), frozenset(late)
 
 
+def left_out_since(config: RunConfig, checkpoint: Checkpoint, late: Events) -> Events:
+    """Return the training events that ``data.exclude`` leaves out and none of the run had left out at a checkpoint.
+
+    Args:
+        config: What is asked for.
+        checkpoint: Where the run goes on.
+        late: Events left out since an epoch began, as `in_saved_order` finds them.
+    """
+    data, saved = config.data, checkpoint.config.get("data")
+    if not data.exclude or saved is None:
+        return frozenset()
+    paths = present_inputs(data.train_path)
+    try:
+        before = left_out(data.model_copy(update={"exclude": tuple(saved.get("exclude", ()))}), paths)
+        return frozenset((left_out(data, paths) | late) - before - _of_earlier_resumes(data, checkpoint, paths))
+    except ConfigError:  # said where the files are opened
+        return frozenset()
+
+
 def late_events(
     source: EventSource, late: Collection[tuple[int, int]], data: DataConfig, step: int
 ) -> list[PoisonedEvent]:
