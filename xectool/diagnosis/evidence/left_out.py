@@ -12,7 +12,7 @@ from typing import Any
 from xectool.config.data import DataConfig
 from xectool.config.left_out import KEY, leaving_out
 from xectool.diagnosis.evidence.evidence import Evidence
-from xectool.diagnosis.evidence.files import QUARANTINE_FILE, tolerant_json
+from xectool.diagnosis.evidence.files import QUARANTINE_FILE, tolerant_json, train_files
 from xectool.diagnosis.evidence.incidents import number, whole
 from xectool.errors import in_shell
 from xectool.runlog.records import EventRecord
@@ -50,7 +50,9 @@ def attempt_of(evidence: Evidence, event: EventRecord) -> int:
 
 def _named_inside_an_epoch(evidence: Evidence) -> Iterator[dict[str, Any]]:
     """Yield the events that ``data.exclude`` named once an epoch had begun."""
-    events = tolerant_json(evidence.run_dir / QUARANTINE_FILE).get("events")
+    events, files = tolerant_json(evidence.run_dir / QUARANTINE_FILE).get("events"), train_files(evidence.manifest)
     for event in events if isinstance(events, list) else []:
-        if isinstance(event, dict) and event.get("reason") == KEY and isinstance(event.get("entry"), int):
+        if not isinstance(event, dict) or event.get("reason") != KEY or not isinstance(event.get("entry"), int):
+            continue
+        if not files or event.get("file") in files:  # the list keeps those of files that have been moved since
             yield {"file": ""} | event

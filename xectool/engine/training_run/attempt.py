@@ -130,10 +130,10 @@ class RunAttempt:
             facts["objective"] = objective_changes(self.parts.config, checkpoint)
             writer.resume(progress.step, progress.epoch, **facts)
             require_sound_resume(facts)
-            added = self.parts.quarantine.read(self.place.directory)
+            added = self.parts.quarantine.read(self.place.directory, checkpoint.meta.get("train_files", ()))
             if added:
                 self.observer.message(f"left out from here on, found bad later in this run: {counted(added, 'event')}")
-            if self.data.late:  # a look back at a step needs the list
+            if self.parts.quarantine.events:  # a look back at a step needs the list, of files as they are called now
                 self.parts.ranks.on_first(lambda: self.parts.quarantine.try_write(self.place.directory))
         writer.event("run_start", step=progress.step, epoch=progress.epoch, **run_start_facts(self.parts, self.data))
 

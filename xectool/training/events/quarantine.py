@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,8 @@ from xectool.config.left_out import KEY
 from xectool.data.blocks import SourceFile
 from xectool.data.loader import EventLoader
 from xectool.errors import DiskError, RunDiverged, counted, event_named
-from xectool.runlog.atomic import write_text
+from xectool.runlog.atomic import read_json, write_text
+from xectool.training.events.followed import Trained, file_moved_to
 
 FILE_NAME: Final = "quarantine.json"
 ASKED: Final = KEY  # reason of an event that no guard found: a resume inside an epoch leaves it out
@@ -105,38 +106,65 @@ class Quarantine:
     def try_write(self, run_dir: Path) -> str:
         """Write the list to the run directory; return why the disk refused, or an empty string.
 
-        Checkpoints and the record hold the list as well, so it is not worth a training.
+        Checkpoints and the record hold the list as well, so it is not worth a training. What earlier attempts have
+        written stays, for a look back at their steps and for files that are not read now.
         """
-        content = {"format": 1, "budget": self.budget, "events": [asdict(event) for event in self.events]}
+        path, index = run_dir / FILE_NAME, index_by_name(self._loader.source.files)
+        own = {(event.file, event.entry): asdict(event) for event in self.events}
+        before = {(event["file"], event["entry"]): event for event in read_json(path).get("events", ())}
+        stay = {
+            place: event
+            for place, event in before.items()
+            if place in own or event["reason"] != ASKED or index(event["file"]) is None  # else asked no longer
+        }
+        content = {"format": 1, "budget": self.budget, "events": [*(stay | own).values()]}
         try:
-            write_text(run_dir / FILE_NAME, json.dumps(content, indent=1) + "\n")
+            write_text(path, json.dumps(content, indent=1) + "\n")
         except DiskError as error:
             return error.problem
         return ""
 
-    def read(self, run_dir: Path) -> int:
-        """Leave out what guards have found beyond what is known, by the list of the run directory; return how many."""
+    def read(self, run_dir: Path, trained: Trained = ()) -> int:
+        """Leave out what guards have found beyond what is known, by the list of the run directory; return how many.
+
+        Args:
+            run_dir: The run directory.
+            trained: The files of the checkpoint that is resumed.
+        """
         path = run_dir / FILE_NAME
         if not path.is_file():
             return 0
         known = len(self.events)
         events = json.loads(path.read_text(encoding="utf-8"))["events"]
-        self.load_state_dict({"events": [event for event in events if event["reason"] != ASKED]})
+        self.load_state_dict({"events": [event for event in events if event["reason"] != ASKED]}, trained)
         return len(self.events) - known
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resume needs."""
         return {"events": [asdict(event) for event in self.events]}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], trained: Trained = ()) -> None:
         """Leave out the events of a saved state; files are told by path and tree, whatever their place now.
 
-        Events of files that are not trained on are forgotten.
+        Of a file that has been moved its events are left out where they are now, under the name it has there. Events
+        of files that are not trained on are forgotten.
+
+        Args:
+            state: What `state_dict` returned.
+            trained: The files that the state was trained on.
         """
-        index = index_by_name(self._loader.source.files)
-        saved = [PoisonedEvent(**values) for values in state["events"]]
-        here = [(event, index(event.file)) for event in saved]
-        self._leave_out([_moved(event, place) for event, place in here if place is not None])
+        source, saved = self._loader.source, [PoisonedEvent(**values) for values in state["events"]]
+        index = index_by_name(source.files)
+        places = {name: index(name) for name in dict.fromkeys(event.file for event in saved)}
+        for name in [name for name, place in places.items() if place is None]:
+            events = [(event.entry, event.run, event.event) for event in saved if event.file == name]
+            moved = places[name] = file_moved_to(name, events, source, trained)
+            if moved is not None:
+                new = source.files[moved].name
+                saved = [replace(event, file=new) if event.file == name else event for event in saved]
+                places[new] = moved
+        here = [(event, places[event.file]) for event in saved]
+        self._leave_out([replace(event, file_index=place) for event, place in here if place is not None])
 
     def _leave_out(self, found: Sequence[PoisonedEvent]) -> None:
         known = {event.place for event in self.events}
@@ -155,7 +183,3 @@ def index_by_name(files: Sequence[SourceFile]) -> Callable[[str], int | None]:
     places = {place_of(file.path, ""): index for index, file in enumerate(files)}  # of a name that tells no tree
     places |= {place_of(file.path, file.tree): index for index, file in enumerate(files)}
     return lambda name: places.get(place_of(*split_tree(name, "")))
-
-
-def _moved(event: PoisonedEvent, file_index: int) -> PoisonedEvent:
-    return PoisonedEvent(**{**asdict(event), "file_index": file_index})

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from xectool.checkpoint.format import Checkpoint
+from xectool.config.inputs import present_inputs
 from xectool.config.left_out import leaving_out
 from xectool.config.load import LoadedConfig
 from xectool.config.root import RegressorConfig, RunConfig
@@ -16,7 +17,7 @@ from xectool.data.source import open_source
 from xectool.errors import counted, in_shell
 from xectool.findings import Finding, Severity
 from xectool.training.events.targets import measured_scales
-from xectool.training.saving.late_exclusion import Events
+from xectool.training.saving.late_exclusion import Events, saved_exclude
 
 SAME = 1e-4  # of two scales that the same events have
 WIDER = math.sqrt(2)  # than without the events, from where on it is told, as of a scale at the start
@@ -36,9 +37,10 @@ def kept_scales(loaded: LoadedConfig, config: RunConfig, checkpoint: Checkpoint,
     if not since or not isinstance(config, RegressorConfig):
         return
     names = tuple(config.tasks.enabled())
-    saved = tuple(checkpoint.config["data"].get("exclude", ()))
-    before = open_source(loaded.config.data.model_copy(update={"exclude": saved}), "train", names, require_truth=True)
-    made, without = (measured_scales(config, known, num_events) for known, num_events in _known(before, names, since))
+    data = loaded.config.data
+    saved = saved_exclude(checkpoint, present_inputs(data.train_path))
+    before = open_source(data.model_copy(update={"exclude": saved}), "train", names, require_truth=True)
+    made, without = (measured_scales(config, truths) for truths in _truths(before, names, since))
     scales = {name: task.scale for name, task in config.tasks.enabled().items() if isinstance(task.scale, float)}
     wide = {
         name: (kept, without[name])

@@ -11,6 +11,7 @@ from xectool.checkpoint.format import Checkpoint
 from xectool.config.data import DataConfig
 from xectool.config.inputs import present_inputs
 from xectool.config.left_out import left_out, left_out_by_name, refuse_beyond
+from xectool.config.moved import moved_files, renamed_events
 from xectool.config.root import RunConfig
 from xectool.data.events import EventSource
 from xectool.errors import ConfigError
@@ -35,7 +36,7 @@ def in_saved_order(config: RunConfig, checkpoint: Checkpoint) -> tuple[RunConfig
     known = _of_earlier_resumes(data, checkpoint, paths)
     try:
         named = left_out_by_name(data, paths)
-        before = left_out(data.model_copy(update={"exclude": tuple(saved.get("exclude", ()))}), paths)
+        before = left_out(data.model_copy(update={"exclude": saved_exclude(checkpoint, paths)}), paths)
     except ConfigError:  # said where the files are opened
         return config, frozenset()
     now = set().union(*named.values())
@@ -58,7 +59,7 @@ def left_out_since(config: RunConfig, checkpoint: Checkpoint, late: Events) -> E
         return frozenset()
     paths = present_inputs(data.train_path)
     try:
-        before = left_out(data.model_copy(update={"exclude": tuple(saved.get("exclude", ()))}), paths)
+        before = left_out(data.model_copy(update={"exclude": saved_exclude(checkpoint, paths)}), paths)
         return frozenset((left_out(data, paths) | late) - before - _of_earlier_resumes(data, checkpoint, paths))
     except ConfigError:  # said where the files are opened
         return frozenset()
@@ -89,12 +90,22 @@ def late_events(
     return found
 
 
+def saved_exclude(checkpoint: Checkpoint, paths: Sequence[str]) -> tuple[str, ...]:
+    """Return what a checkpoint left out by name, in the files as they are called now where they have been moved."""
+    return _in_files_of_now(checkpoint.config["data"].get("exclude", ()), checkpoint, paths)
+
+
+def _in_files_of_now(events: Sequence[str], checkpoint: Checkpoint, paths: Sequence[str]) -> tuple[str, ...]:
+    before = [str(file["path"]) for file in checkpoint.meta.get("train_files") or () if "path" in file]
+    moved = moved_files(before, paths, str(checkpoint.config["data"].get("tree_name", ""))) if events else {}
+    return renamed_events(events, moved)
+
+
 def _of_earlier_resumes(data: DataConfig, checkpoint: Checkpoint, paths: Sequence[str]) -> set[tuple[int, int]]:
     """Return the events that an earlier resume inside an epoch has left out, of files that are still there."""
-    found = set[tuple[int, int]]()
-    for event in checkpoint.meta.get("quarantine", {}).get("events", ()):
-        if event["reason"] == ASKED:
-            name = f"{event['file']}:{event['entry']}"
-            with suppress(ConfigError):
-                found |= left_out(data.model_copy(update={"exclude": (name,)}), paths)
+    found, events = set[tuple[int, int]](), checkpoint.meta.get("quarantine", {}).get("events", ())
+    asked = [f"{event['file']}:{event['entry']}" for event in events if event["reason"] == ASKED]
+    for name in _in_files_of_now(asked, checkpoint, paths):
+        with suppress(ConfigError):
+            found |= left_out(data.model_copy(update={"exclude": (name,)}), paths)
     return found

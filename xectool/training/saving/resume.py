@@ -19,6 +19,7 @@ from xectool.config.serialize import inline_yaml, starting_from
 from xectool.data.events import EventSource
 from xectool.errors import CheckpointError, counted, in_shell
 from xectool.models.regressor import GAUSSIAN_NLL
+from xectool.training.saving.late_exclusion import saved_exclude
 from xectool.training.saving.resolved import frozen
 
 # Keys that change what the weights mean; a resume with another value would train on silently wrong.
@@ -39,7 +40,10 @@ _NETWORK = ("model.", "normalization.", "training.auto_channel_weight")
 
 def data_facts(train: EventSource) -> dict[str, Any]:
     """Return the identity of the training data that a checkpoint carries."""
-    files = [{"name": Path(f.path).name, "events": f.num_selected, "entries": f.num_entries} for f in train.files]
+    files = [
+        {"name": Path(f.path).name, "events": f.num_selected, "entries": f.num_entries, "path": f.name}
+        for f in train.files
+    ]
     return {"train_files": files}
 
 
@@ -109,7 +113,7 @@ def _order_differences(
     current, saved = config.to_dict(), checkpoint.config
     shared = {_BATCH} if config.data.batch_size == _batch_of_ranks(checkpoint, world_size)[0] else set()
     files = present_inputs(config.data.train_path) if train is None else [file.name for file in train.files]
-    if leaves_out_alike(config.data, saved["data"].get("exclude", ()), files):
+    if leaves_out_alike(config.data, saved_exclude(checkpoint, files), files):
         shared.add("data.exclude")
     # A checkpoint from before a key was there was written under its default, as nearly all are that go on now.
     keys = [key for key in ORDER_KEYS if key not in shared and _at(saved, key) is not None]
@@ -127,10 +131,14 @@ def _file_differences(
         yield _FILES, _UNNAMED, counted(len(now), "file")
         return
     for place, (before, after) in enumerate(zip_longest(saved, now)):
-        if before != after:
+        if _without_path(before) != _without_path(after):
             number = f"file {place + 1} of {max(len(saved), len(now))}"
             yield _FILES, f"{number} is {_file(before)}", _file(after)
             return
+
+
+def _without_path(facts: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {key: value for key, value in (facts or {}).items() if key != "path"}
 
 
 def _file(facts: Mapping[str, Any] | None) -> str:

@@ -116,7 +116,7 @@ def restore(parts: RunParts, checkpoint: Checkpoint) -> Progress:
     # Runs of earlier versions had neither.
     if "spikes" in checkpoint.meta:
         parts.spikes.load_state_dict(checkpoint.meta["spikes"])
-        parts.quarantine.load_state_dict(checkpoint.meta["quarantine"])
+        parts.quarantine.load_state_dict(checkpoint.meta["quarantine"], checkpoint.meta.get("train_files", ()))
     _restore_random_state(checkpoint.training["rng"])
     saved = dict(checkpoint.meta["progress"])
     saved["stats"] = EpochStats(**saved["stats"])

@@ -1,0 +1,159 @@
+"""The quarantine follows files that have been moved or copied, and never goes over to events of another file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import uproot
+from xectool import engine
+from xectool.config.load import load_config
+from xectool.data.loader import EventLoader
+from xectool.data.plan import DataPlan
+from xectool.data.source import open_source
+from xectool.rootio.writer import TreeWriter
+from xectool.runlog.reader import RunReader
+from xectool.training.events.quarantine import ASKED, PoisonedEvent, Quarantine
+
+Config = Callable[..., Path]
+BAD = (2, 5, 11)
+Trained = Sequence[Mapping[str, Any]]
+
+
+@pytest.fixture
+def moved(tiny_data: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A file where it was, and a copy of it elsewhere."""
+    old, new = tmp_path / "old" / "a.root", tmp_path / "new" / "a.root"
+    for path in (old, new):
+        path.parent.mkdir()
+        shutil.copy(tiny_data / "train_000.root", path)
+    return old, new
+
+
+@contextmanager
+def quarantine_of(tiny_config: Config, *paths: Path) -> Iterator[Quarantine]:
+    loaded = load_config(tiny_config(data={"train_path": [str(path) for path in paths]})).config
+    source = open_source(loaded.data, "train", ("energy", "uvwFI"))
+    with EventLoader(source, DataPlan(source.files, 8, seed=0, chunksize=64)) as loader:
+        yield Quarantine(loaded.guards, loader)
+
+
+def left_out_of(path: Path, entry: int, number: int = 0, reason: str = "XT-NAN-DATA") -> dict[str, Any]:
+    """Return an event of a file as a quarantine lists it; ``number`` is added to its event number."""
+    with uproot.open(path) as file:
+        run, event = (int(file["tree"][name].array(library="np")[entry]) for name in ("run", "event"))
+    return asdict(PoisonedEvent(f"{path}:tree", 0, entry, run, event + number, reason, 3))
+
+
+def trained_on(*paths: Path) -> Trained:
+    return [{"name": path.name, "events": 20, "entries": 20, "path": f"{path}:tree"} for path in paths]
+
+
+def test_events_are_left_out_where_their_file_is_now(tiny_config: Config, moved: tuple[Path, Path]) -> None:
+    old, new = moved
+    state = {"events": [left_out_of(old, entry) for entry in (3, 7)]}
+    with quarantine_of(tiny_config, new) as quarantine:
+        quarantine.load_state_dict(state, trained_on(old))
+        assert [(event.file, event.entry) for event in quarantine.events] == [(f"{new}:tree", 3), (f"{new}:tree", 7)]
+        served = [entry for batch in quarantine._loader.epoch(0) for entry in batch.entry.tolist()]
+        assert sorted(served) == [entry for entry in range(20) if entry not in (3, 7)]
+
+
+@pytest.mark.parametrize("case", ["other numbers", "trained on", "other name", "fewer entries", "two of them"])
+def test_events_of_another_file_are_never_left_out_in_their_place(
+    tiny_config: Config, moved: tuple[Path, Path], case: str
+) -> None:
+    """Simulated files all count their events from 0: run and event number alone are those of any of them."""
+    old, new = moved
+    trained, state, paths = trained_on(old), {"events": [left_out_of(old, 3)]}, [new]
+    if case == "other numbers":
+        state["events"] = [left_out_of(old, 3, number=1)]
+    elif case == "trained on":
+        trained = trained_on(old, new)
+    elif case == "other name":
+        paths = [new.rename(new.with_name("b.root"))]
+    elif case == "fewer entries":
+        trained = [{**trained[0], "entries": 30}]
+    else:
+        paths.append(Path(shutil.copytree(new.parent, new.parent.with_name("too"))) / new.name)
+    with quarantine_of(tiny_config, *paths) as quarantine:
+        quarantine.load_state_dict(state, trained)
+        assert quarantine.events == []
+
+
+def test_of_two_files_of_one_name_that_with_the_longer_common_end_is_taken(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path
+) -> None:
+    paths = [tmp_path / root / run / "a.root" for root in ("old", "new") for run in ("run1", "run2")]
+    for path in paths:
+        path.parent.mkdir(parents=True)
+        shutil.copy(tiny_data / "train_000.root", path)
+    with quarantine_of(tiny_config, *paths[:1:-1]) as quarantine:
+        quarantine.load_state_dict({"events": [left_out_of(paths[0], 3)]}, trained_on(*paths[:2]))
+        assert [event.file for event in quarantine.events] == [f"{paths[2]}:tree"]
+
+
+def test_the_list_on_disk_keeps_what_earlier_attempts_wrote(
+    tiny_config: Config, moved: tuple[Path, Path], tmp_path: Path
+) -> None:
+    old, new = moved
+    absent = asdict(PoisonedEvent("/gone/c.root:tree", 1, 4, 1, 4, "XT-NAN-DATA", 2))
+    asked_before = left_out_of(new, 9, reason=ASKED)  # by an attempt that was given up
+    before = [left_out_of(old, 3), absent, asked_before]
+    (tmp_path / "quarantine.json").write_text(json.dumps({"format": 1, "events": before}))
+    with quarantine_of(tiny_config, new) as quarantine:
+        assert quarantine.read(tmp_path, trained_on(old)) == 1
+        assert quarantine.try_write(tmp_path) == ""
+    listed = json.loads((tmp_path / "quarantine.json").read_text())["events"]
+    assert [(event["file"], event["entry"]) for event in listed] == [
+        (f"{old}:tree", 3),
+        ("/gone/c.root:tree", 4),
+        (f"{new}:tree", 3),
+    ]
+
+
+def test_a_run_whose_files_are_moved_goes_on_without_its_bad_events_and_all_its_steps_come_again(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    with uproot.open(tiny_data / "train_000.root") as file:
+        columns = {key: values.copy() for key, values in file["tree"].arrays(library="np").items()}
+    columns["energyTruth"][list(BAD)] = np.float32(-0.2)
+    with TreeWriter(old / "bad.root", {k: (v.dtype.str[1:], v.shape[1:]) for k, v in columns.items()}) as writer:
+        writer.extend(columns)
+    shutil.copy(tiny_data / "train_001.root", old / "sound.root")
+    config = tiny_config(data={"train_path": str(old / "*.root")}, checkpoint={"save_interval": 1})
+    run = Path(engine.train(config, overrides=["training.epochs=1"]).run_dir)
+    before = json.loads((run / "quarantine.json").read_text())["events"]
+    assert sorted(event["entry"] for event in before) == [*BAD]
+    old.rename(new)
+    first = len(list(RunReader(run).steps()))
+    engine.train(config, resume="auto", overrides=[f"data.train_path={new}/*.root"])
+    assert sum(record.num_events for record in RunReader(run).steps() if record.step > first) == 40 - len(BAD)
+    listed = [(event["file"], event["entry"]) for event in json.loads((run / "quarantine.json").read_text())["events"]]
+    assert sorted(listed) == sorted((f"{place}/bad.root:tree", entry) for place in (old, new) for entry in BAD)
+    quarantined = [event for event in RunReader(run).events() if event.kind == "quarantine"]
+    assert max(event.step for event in quarantined) <= first  # not found once more
+    assert all(engine.diagnose.replay(run, step).reproduced for step in (first, first + 1, first + 5))
+    health = engine.diagnose.run(run)
+    assert str(old) not in health.exclude
+
+
+def test_a_quarantine_without_a_checkpoint_of_paths_does_not_guess_between_two(
+    tiny_config: Config, moved: tuple[Path, Path]
+) -> None:
+    """Checkpoints of earlier versions kept the names of the files alone."""
+    old, new = moved
+    names = [{"name": "a.root", "events": 20, "entries": 20}]
+    for trained, count in ((names, 1), (names * 2, 0)):
+        with quarantine_of(tiny_config, new) as quarantine:
+            quarantine.load_state_dict({"events": [left_out_of(old, 3)]}, trained)
+            assert len(quarantine.events) == count
