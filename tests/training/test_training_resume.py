@@ -310,6 +310,37 @@ def test_events_excluded_inside_an_epoch_are_left_out_of_the_rest_of_it_and_no_o
     assert is_reproduced(result, history.steps(4, 4)[4])
 
 
+def test_epochs_that_count_anew_are_planned_without_what_was_excluded_inside_an_epoch(tiny_config: Config) -> None:
+    """The events kept their places, and those that an earlier resume had left out came back."""
+    config = tiny_config()
+    run = Path(engine.train(config, max_steps=2).run_dir)
+    exclusion = ["data.exclude=[train_000.root:3, train_001.root:4]"]
+    engine.train(config, resume="auto", overrides=exclusion, max_steps=3)
+    anew = ["checkpoint.reset_epoch=true", "training.epochs=1"]
+    for number, more in enumerate((exclusion, [])):  # named again, or by the checkpoint alone
+        other = run.with_name(f"anew{number}")
+        shutil.copytree(run, other)
+        engine.train(run / "config.yaml", run_name=other.name, resume=str(other), overrides=[*anew, *more])
+        events = RunReader(other).events()
+        (start,) = [event for event in events if event.kind == "run_start" and event.data["num_train"] == 38]
+        audit = [event for event in events if event.kind == "audit" and event.time > start.time]
+        assert [(event.data["expected"], event.data["seen"]) for event in audit] == [(38, 38)]
+        assert not any(event.data.get("quarantined") for event in audit)
+        again = load_config(other / "config.yaml").config.data.exclude
+        assert len(again) == 2
+
+
+def test_counts_of_epochs_in_which_events_are_excluded_at_a_resume_add_up(tiny_config: Config) -> None:
+    config = tiny_config(guards={"max_quarantined": 0.0})
+    run = Path(engine.train(config, max_steps=2).run_dir)
+    to_come, next_epoch = planned_events(config, 1, 3)[0], planned_events(config, 1, 0)[0]
+    names = ", ".join(f"{file}:{entry}" for file, entry in (to_come, next_epoch))
+    engine.train(config, resume="auto", overrides=[f"data.exclude=[{names}]"])
+    audits = [event.data for event in RunReader(run).events() if event.kind == "audit"]
+    assert [(one["expected"], one["seen"], one["quarantined"]) for one in audits] == [(40, 39, 1), (40, 38, 2)]
+    assert not [cause for cause in engine.diagnose.run(run).causes if cause.code == "XT-EVENTS-MISSING"]
+
+
 def test_an_entry_that_is_not_there_is_refused_inside_an_epoch_too(tiny_config: Config) -> None:
     config = tiny_config()
     engine.train(config, max_steps=2)

@@ -67,6 +67,7 @@ class Quarantine:
     Attributes:
         budget: Events that may be left out.
         few: Bad events that a data set has a right to, left out or not.
+        since_resume: Events that the steps before a resume had, and those after it do not.
     """
 
     def __init__(self, config: GuardsConfig, loader: EventLoader) -> None:
@@ -75,6 +76,7 @@ class Quarantine:
         self.budget = self.few if config.max_quarantined else 0
         self.enabled = config.quarantine
         self.events: list[PoisonedEvent] = []
+        self.since_resume: list[PoisonedEvent] = []
         self._loader = loader
 
     def __len__(self) -> int:
@@ -137,6 +139,7 @@ class Quarantine:
         known = len(self.events)
         events = json.loads(path.read_text(encoding="utf-8"))["events"]
         self.load_state_dict({"events": [event for event in events if event["reason"] != ASKED]}, trained)
+        self.since_resume += self.events[known:]
         return len(self.events) - known
 
     def state_dict(self) -> dict[str, Any]:

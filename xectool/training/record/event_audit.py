@@ -29,8 +29,10 @@ class EventAudit:
         left_out: Quarantined events that the last step was not given.
     """
 
-    def __init__(self, loader: EventLoader) -> None:
+    def __init__(self, loader: EventLoader, served_before: Sequence[tuple[int, int]] = ()) -> None:
         self._loader = loader
+        places = np.array(served_before, np.int64).reshape(-1, 2)
+        self._served_before = event_keys(places[:, 0], places[:, 1])
         self._plan, self._rank = loader.plan, loader.rank
         sizes = [file.num_entries for file in self._plan.files]
         self._first = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -79,7 +81,8 @@ class EventAudit:
         self._left_out_of_epoch = 0
         for earlier in range(step):
             planned = self._plan.batch_events(epoch, earlier, self._rank)
-            self._left_out_of_epoch += int(np.isin(event_keys(*planned), self._loader.excluded.keys).sum())
+            gone = np.setdiff1d(self._loader.excluded.keys, self._served_before)
+            self._left_out_of_epoch += int(np.isin(event_keys(*planned), gone).sum())
             self._waiting.append(planned)
             if len(self._waiting) >= _MOST_WAITING:
                 self._mark_waiting()

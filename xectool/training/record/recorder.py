@@ -61,7 +61,7 @@ class FlightRecorder:
         self.parts = parts
         self.writer = writer
         self.page = writer.status
-        self.audit = EventAudit(parts.train_loader)
+        self.audit = EventAudit(parts.train_loader, [event.place for event in parts.quarantine.since_resume])
         self._likeness = WeightLikeness(parts.model)
         self._reach = WeightReach(parts.model, parts.config.training.weight_decay)
         self._moves = 0

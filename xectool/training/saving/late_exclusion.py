@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -24,15 +24,24 @@ def in_saved_order(config: RunConfig, checkpoint: Checkpoint) -> tuple[RunConfig
     """Return the configuration whose epochs have the order that a checkpoint stands in, and what is left out of it.
 
     Events named since inside an epoch have their places in its order, as those in quarantine have, and are not served.
-    They keep these places for the rest of the run, so that it ends alike wherever it is stopped.
+    They keep these places for the rest of the run, so that it ends alike wherever it is stopped. A run that counts its
+    epochs anew plans them without all that was excluded.
 
     Returns:
         The configuration without their names, and the events as (index of the training file, entry).
     """
     data, saved = config.data, checkpoint.config.get("data")
-    if not data.exclude or saved is None or "progress" not in checkpoint.meta:
+    if saved is None or "progress" not in checkpoint.meta:
         return config, frozenset()
     paths = present_inputs(data.train_path)
+    if config.checkpoint.reset_epoch:
+        earlier = _asked_earlier(data, checkpoint, paths)
+        with suppress(ConfigError):
+            now = left_out(data, paths)
+            earlier = {name: events for name, events in earlier.items() if not events <= now}
+        return _excluding(config, (*data.exclude, *earlier)), frozenset()
+    if not data.exclude:
+        return config, frozenset()
     known = _of_earlier_resumes(data, checkpoint, paths)
     try:
         named = left_out_by_name(data, paths)
@@ -42,8 +51,12 @@ def in_saved_order(config: RunConfig, checkpoint: Checkpoint) -> tuple[RunConfig
     now = set().union(*named.values())
     is_inside = int(checkpoint.meta["progress"]["batch"]) > 0 and before <= now
     late = now - before if is_inside else now & known
-    planned = tuple(name for name in data.exclude if not named[name] & late)
-    return config.model_copy(update={"data": data.model_copy(update={"exclude": planned})}), frozenset(late)
+    return _excluding(config, [name for name in data.exclude if not named[name] & late]), frozenset(late)
+
+
+def _excluding(config: RunConfig, names: Iterable[str]) -> RunConfig:
+    data = config.data.model_copy(update={"exclude": tuple(dict.fromkeys(names))})
+    return config.model_copy(update={"data": data})
 
 
 def left_out_since(config: RunConfig, checkpoint: Checkpoint, late: Events) -> Events:
@@ -103,9 +116,14 @@ def _in_files_of_now(events: Sequence[str], checkpoint: Checkpoint, paths: Seque
 
 def _of_earlier_resumes(data: DataConfig, checkpoint: Checkpoint, paths: Sequence[str]) -> set[tuple[int, int]]:
     """Return the events that an earlier resume inside an epoch has left out, of files that are still there."""
-    found, events = set[tuple[int, int]](), checkpoint.meta.get("quarantine", {}).get("events", ())
+    return set().union(*_asked_earlier(data, checkpoint, paths).values())
+
+
+def _asked_earlier(data: DataConfig, checkpoint: Checkpoint, paths: Sequence[str]) -> dict[str, set[tuple[int, int]]]:
+    """Return the names of these events, and what each is."""
+    found, events = dict[str, set[tuple[int, int]]](), checkpoint.meta.get("quarantine", {}).get("events", ())
     asked = [f"{event['file']}:{event['entry']}" for event in events if event["reason"] == ASKED]
     for name in _in_files_of_now(asked, checkpoint, paths):
         with suppress(ConfigError):
-            found |= left_out(data.model_copy(update={"exclude": (name,)}), paths)
+            found[name] = left_out(data.model_copy(update={"exclude": (name,)}), paths)
     return found

@@ -90,7 +90,7 @@ def require_resumable(
     differing = meaning_differences(config, checkpoint)
     if differing:
         raise _refusal("would change what the weights mean, or which of them learn", differing, path)
-    if int(checkpoint.meta["progress"]["batch"]) > 0:
+    if int(checkpoint.meta["progress"]["batch"]) > 0 and not config.checkpoint.reset_epoch:
         differing = _order_differences(config, checkpoint, train, world_size)
     if differing:
         batch = _batch_of_ranks(checkpoint, world_size)
