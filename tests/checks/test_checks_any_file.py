@@ -180,7 +180,7 @@ def test_values_of_the_other_sample_are_judged_too(
 ) -> None:
     """Of a validation sample as of a training sample; of one to compare with nothing is worse than a warning."""
     bad = rows | {name: rows[name].copy() for name in ("npho", "relative_time", "energyTruth")}
-    bad["event"], bad["energyTruth"][3:9] = rows["event"] + 999, np.nan  # more than a few
+    bad["event"], bad["energyTruth"] = rows["event"] + 999, 1e3 * rows["energyTruth"]  # MeV
     bad["npho"][7, 1234], bad["relative_time"][9, 99] = np.nan, -np.inf
     write(tmp_path / "sound.root", rows | {"event": rows["event"] + 999})
     write(tmp_path / "bad.root", bad)

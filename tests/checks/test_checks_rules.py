@@ -591,9 +591,9 @@ def test_16_truth_that_is_no_number_constant_or_impossible(look: Any, load: Any,
     few = rows["timeTruth"].copy()
     rows["timeTruth"][17] = 3e37  # `train` names it, and it was called "unknown (1e10)" here
     one("DAT-16", look(rows), "warning", "beyond 1e10 in 1 of 120 events", "timeTruth entry 17", "e+37")
-    for row, severity in ((20, "warning"), (25, "error")):  # five of 120 are no single damage
+    for row in (20, 25):  # five of 120: most of them are known
         rows["timeTruth"][[row, row + 1]] = np.inf, np.nan
-        one("DAT-16", look(rows), severity, "NaN, infinite or beyond 1e10 in", "leaves the events out")
+        one("DAT-16", look(rows), "warning", "NaN, infinite or beyond 1e10 in", "leaves the events out")
     rows["timeTruth"][:] = few
     rows["timeTruth"][17] = 0
     rows["uvwTruth"][3, 2] = 400.0

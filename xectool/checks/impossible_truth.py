@@ -33,7 +33,7 @@ def impossible_truths(code: str, facts: DataFacts, task: str, scan: TargetScan) 
         code,
         Severity.ERROR if is_learnt else Severity.WARNING,
         told_impossible(task, first.value, sum(len(entries) for _, entries in scan.impossible)),
-        event_place(first, scan.branch),
+        f"{event_place(first, scan.branch)} component {first.sensor}",
         fix=impossible_truth_fix(*facts.place_of(first.path), scan.branch, task, len(facts.sample.files), exclude),
     )
 

@@ -11,19 +11,19 @@ import numpy as np
 from xectool.checks.cells import Cell
 from xectool.checks.data_facts import DataFacts, event_place
 from xectool.checks.impossible_truth import impossible_truths, in_other_unit
+from xectool.checks.known_truth import known_truth_findings, may_be_trained
 from xectool.checks.light import ORDER, TIMES
 from xectool.checks.sample import ANGLE_TOLERANCE
 from xectool.checks.targets import TargetScan, scaled_error
 from xectool.checks.unit_mends import units_of_truth
 from xectool.config.root import RegressorConfig
 from xectool.config.tasks import TaskConfig
-from xectool.config.truth_mends import lone_truth_fix, nonfinite_truth_fix
+from xectool.config.truth_mends import lone_truth_fix
 from xectool.detector.truth_ranges import (
     NEVER_FILLED_FIX,
     RANGES,
     are_few,
     told_never_filled,
-    told_no_number,
 )
 from xectool.errors import counted
 from xectool.findings import Finding, Severity
@@ -70,19 +70,8 @@ class TruthIsSound(Rule[DataFacts]):
         """Yield an error for truth that is often no number, warnings for a few such, constants, units, values."""
         for task, scan in facts.sample.targets.items():
             where = f"{facts.whole} branch {scan.branch}"
-            total = scan.known + scan.unknown + scan.nonfinite
-            if scan.nonfinite:
-                shown = tuple(f"{event_place(cell, scan.branch)} [{cell.sensor}]: {cell.value}" for cell in scan.first)
-                told = told_no_number(task, scan.nonfinite, total)
-                problem = f"{told}; training warns, and leaves the events out of the task's loss"
-                place = event_place(scan.first[0], scan.branch)
-                fix = nonfinite_truth_fix(*facts.place_of(scan.first[0].path), scan.branch)
-                severity = Severity.WARNING if are_few(scan.nonfinite, total) else Severity.ERROR
-                yield Finding(self.code, severity, problem, place, shown, fix)
-            if scan.unknown:
-                share = f"(1e10) in {scan.unknown} of {counted(total, 'event')}"
-                yield self.info(where, f"the truth of task {task} is unknown {share}")
-            if scan.known:
+            yield from known_truth_findings(self.code, facts, task, scan)
+            if scan.known > sum(count for _, count in scan.unfilled):
                 yield from self._values(facts, task, scan, where)
 
     def _unfilled(self, task: str, scan: TargetScan, where: str) -> Iterator[Finding]:
@@ -101,9 +90,7 @@ class TruthIsSound(Rule[DataFacts]):
         rows = scan.kept.rows
         units = units_of_truth(facts, task, scan)
         if units.seen:
-            yield units.finding(
-                Severity.ERROR if facts.config is None or task in enabled_tasks(facts) else Severity.WARNING
-            )
+            yield units.finding(Severity.ERROR if may_be_trained(facts, task) else Severity.WARNING)
         else:
             yield from impossible_truths(self.code, facts, task, scan)
             yield from self._outlying(facts, task, scan)

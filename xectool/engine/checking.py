@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from xectool.checks.catalogue import DATA_CHECKS, VALUE_CHECKS
 from xectool.checks.data_facts import DataFacts
@@ -28,7 +27,7 @@ from xectool.engine.check_lines import Told
 from xectool.engine.data_report import DataChecked, summarised
 from xectool.engine.output_places import require_folder
 from xectool.engine.proposed_names import with_proposed
-from xectool.engine.sensor_map import draw_sensor_map
+from xectool.engine.sensor_map import draw_plots
 from xectool.errors import DataFileError, UsageError, XecError, in_shell
 from xectool.findings import Finding, Report, Severity
 from xectool.rules import run_rules
@@ -93,8 +92,8 @@ def check_data(
     if compared:
         theirs = _inspection(options, settings, len(compared), how.progress, other=True)
         facts.other, _ = inspect_sample(compared, theirs)
-        facts.together = () if options.against else (sample, facts.other)
         facts.shared, facts.shared_files = shared_events(_trained_part(sample, validated), facts.other, how)
+    facts.together = _together(facts, validated, options)
     if config is not None:
         _look_at_use(facts, config)
         facts.num_validated = facts.other.num_events if facts.other and not options.against else None
@@ -111,7 +110,7 @@ def check_data(
         return check_data(data, replace(once, overrides=names)).findings
 
     ran = replace(ran, report=with_proposed(report, sample, options.overrides, checked_by))
-    drawn = [] if plots_into is None else _plots(facts, plots_into)
+    drawn = [] if plots_into is None else draw_plots(facts, plots_into)
     given = [data] if isinstance(data, str) else list(data)
     flags, tree = _flags(options), settings.data.tree_name
     lines = Told(given, options.config, options.overrides, options.against, options.deep, flags, tree, sample.files)
@@ -185,6 +184,13 @@ def _only_validated(options: CheckOptions, config: RunConfig | None) -> set[Plac
     except DataFileError:  # what names nothing is not trained on
         trained = set()
     return {_place(path, config) for path in present_inputs(config.data.val_path)} - trained
+
+
+def _together(facts: DataFacts, validated: set[Place], options: CheckOptions) -> tuple[Sample, ...]:
+    """Return the samples of the run, training first, where what is checked is one of two."""
+    if validated and not _trained_part(facts.sample, validated).files:
+        return Sample([]), facts.sample
+    return (facts.sample, facts.other) if facts.other is not None and not options.against else ()
 
 
 def _place(path: str, config: RunConfig) -> Place:
@@ -283,13 +289,3 @@ def _sharing(sample: Sample, config: RunConfig) -> tuple[Sharing | None, XecErro
     except XecError as error:
         return None, error
     return plan_sharing(source.files, plan, config.data.num_workers), None
-
-
-def _plots(facts: DataFacts, out_dir: Path) -> list[Path]:
-    from xectool.report.sensor_health import write_histograms
-
-    written = draw_sensor_map(facts.health, facts.whole, out_dir)
-    npho, time = facts.readings
-    ours: dict[str, Any] = {"npho": npho, "time": time}
-    theirs = dict(zip(("npho", "time"), facts.other_readings, strict=True)) if facts.other is not None else {}
-    return written + write_histograms(ours, theirs, out_dir)

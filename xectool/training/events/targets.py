@@ -16,7 +16,7 @@ from xectool.config.tasks import TaskConfig
 from xectool.config.truth_mends import MOST_NAMED, nonfinite_truth_fix
 from xectool.data.events import EventSource
 from xectool.detector.constants import UNKNOWN_ABOVE
-from xectool.detector.truth_ranges import are_few, impossible, no_number, told_no_number
+from xectool.detector.truth_ranges import are_few, impossible, never_filled, no_number, told_no_number
 from xectool.errors import ConfigError, DataUnusable, in_shell
 from xectool.findings import Finding, Severity
 from xectool.models.heads import LOG_FLOOR
@@ -284,10 +284,10 @@ def known_truth(name: str, source: EventSource) -> list[np.ndarray]:
         DataUnusable: No event has a known truth.
     """
     known = truth_by_file(name, source)
-    if not any(len(rows) for rows in known):
+    if all(never_filled(name, rows).all() for rows in known):
         raise DataUnusable(
             f"none of the {source.num_events} training events has a known truth for task '{name}'",
-            where=f"branch {source.branches.truth[name]} (unknown means NaN, infinite or 1e10)",
+            where=f"branch {source.branches.truth[name]} (unknown means NaN, infinite, 1e10, or 0 where none can be)",
             fix=f"tasks.{name}.enabled: false",
             code="XT-DATA-NO-TRUTH",
         )

@@ -1,0 +1,116 @@
+"""A truth of which nothing is known, or little, is judged as training does with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from xectool import engine
+from xectool.engine.checking import CheckOptions, check_data
+from xectool.errors import XecError
+from xectool.findings import Finding
+
+Rows = dict[str, np.ndarray]
+Mark = Callable[[np.ndarray], None]
+NOTHING = {"nan": np.nan, "1e10": 1e10, "zero": 0.0, "inf": np.inf}
+CONFIG = (
+    "kind: regressor\n"
+    "data: {{batch_size: 8, train_path: {train}, val_path: {val}, cache: 'off'}}\n"
+    "tasks: {{energy: {{enabled: true, scale: {scale}}}, uvwFI: {{enabled: true}}}}\n"
+    "checkpoint: {{save_dir: {runs}}}\n"
+)
+
+
+@pytest.fixture
+def config(tmp_path: Path, rows: Rows, write: Callable[..., Path]) -> Callable[..., Path]:
+    """Return a function that writes a configuration with files whose energies are replaced, by sample."""
+
+    def config(scale: str = "1.0", **energies: np.ndarray) -> Path:
+        for number, sample in enumerate(("train", "val"), 1):
+            own = rows | {"run": rows["run"] + number, "npho": rows["npho"] + np.float32(number)}
+            write(tmp_path / f"{sample}.root", own | {"energyTruth": energies.get(sample, rows["energyTruth"])})
+        path = tmp_path / "c.yaml"
+        names = {name: tmp_path / f"{name}.root" for name in ("train", "val")}
+        path.write_text(CONFIG.format(**names, scale=scale, runs=tmp_path / "runs"))
+        return path
+
+    return config
+
+
+def of_energy(config: Path, sample: str = "train", **options: Any) -> list[Finding]:
+    """Return what a check of the training files says of the energy above notes."""
+    path = str(config.parent / f"{sample}.root")
+    found = check_data(path, CheckOptions(config=config, **options)).findings
+    return [item for item in found if "task energy" in item.problem and item.severity.value != "info"]
+
+
+def refusal(config: Path) -> str:
+    """Return the code with which training refuses to begin; empty where it does not."""
+    try:
+        engine.train(config, dry_run=True, device="cpu")
+    except XecError as error:
+        return error.code
+    return ""
+
+
+@pytest.mark.parametrize("scale", ["1.0", "auto"])
+@pytest.mark.parametrize("mark", [*NOTHING, "mixed"])
+def test_no_known_truth_is_one_error_as_training_refuses_it(config: Any, rows: Rows, mark: str, scale: str) -> None:
+    values = np.full_like(rows["energyTruth"], NOTHING.get(mark, np.nan))
+    if mark == "mixed":
+        values[::2], values[1] = 1e10, 0.0
+    written = config(scale, train=values)
+    (found,) = of_energy(written)
+    assert (found.severity.value, "training refuses these files" in found.problem) == ("error", True)
+    assert found.fix == "--set tasks.energy.enabled=false"
+    assert refusal(written) == "XT-DATA-NO-TRUTH"
+    assert of_energy(written, overrides=[found.fix.removeprefix("--set ")]) == []
+
+
+def test_one_known_truth_is_enough(config: Any, rows: Rows) -> None:
+    """The control of the others."""
+    values = np.full_like(rows["energyTruth"], 1e10)
+    values[:9] = rows["energyTruth"][:9]
+    written = config(train=values)
+    assert (of_energy(written), refusal(written)) == ([], "")
+
+
+@pytest.mark.parametrize("mark", sorted(NOTHING))
+def test_a_validation_without_known_truth_is_a_warning_alone_or_beside_training(
+    config: Any, rows: Rows, mark: str
+) -> None:
+    written = config(val=np.full_like(rows["energyTruth"], NOTHING[mark]))
+    for sample in ("train", "val"):
+        (found,) = of_energy(written, sample)
+        assert found.severity.value == "warning"
+        assert "nothing of it is validated" in found.problem
+    assert refusal(written) == ""
+
+
+@pytest.mark.parametrize(("num_nan", "severity"), [(60, "warning"), (61, "error")])
+def test_numbers_that_are_none_in_most_events_are_an_error(
+    config: Any, rows: Rows, num_nan: int, severity: str
+) -> None:
+    values = rows["energyTruth"].copy()
+    values[:num_nan] = np.nan
+    written = config(train=values)
+    (found,) = of_energy(written)
+    assert (found.severity.value, "leaves the events out of the task's loss" in found.problem) == (severity, True)
+    assert refusal(written) == ""
+    marked = values.copy()
+    marked[61:81] = 1e10  # known is what is left
+    assert [item.severity.value for item in of_energy(config(train=marked))] == ["error"]
+    untrained = of_energy(written, overrides=["tasks.energy.enabled=false"])
+    assert [(item.severity.value, "loss" in item.problem) for item in untrained] == [("warning", False)]
+
+
+def test_without_a_configuration_nothing_known_is_a_warning_in_all_forms(
+    tmp_path: Path, rows: Rows, write: Callable[..., Path]
+) -> None:
+    for mark, value in NOTHING.items():
+        path = write(tmp_path / f"{mark}.root", rows | {"energyTruth": np.full_like(rows["energyTruth"], value)})
+        found = [item for item in check_data(str(path)).findings if "task energy" in item.problem]
+        assert [item.severity.value for item in found] == ["warning"], mark
