@@ -114,3 +114,13 @@ def test_without_a_configuration_nothing_known_is_a_warning_in_all_forms(
         path = write(tmp_path / f"{mark}.root", rows | {"energyTruth": np.full_like(rows["energyTruth"], value)})
         found = [item for item in check_data(str(path)).findings if "task energy" in item.problem]
         assert [item.severity.value for item in found] == ["warning"], mark
+
+
+@pytest.mark.parametrize(("scale", "severity", "code"), [("auto", "error", "XT-DATA-CONSTANT"), ("1.0", "warning", "")])
+def test_a_constant_truth_is_an_error_where_training_refuses_it(
+    config: Any, rows: Rows, scale: str, severity: str, code: str
+) -> None:
+    written = config(scale, train=np.full_like(rows["energyTruth"], 0.0528))
+    found = [item for item in of_energy(written) if "in every event" in item.problem]
+    assert [item.severity.value for item in found] == [severity]
+    assert refusal(written) == code

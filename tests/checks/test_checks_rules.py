@@ -613,7 +613,7 @@ def test_16_truth_that_is_no_number_constant_or_impossible(look: Any, load: Any,
     # the control: as they were
     assert not [item for item in found("DAT-16", look(rows)) if item.severity.value == "warning"]
     rows["energyTruth"][:] = 0.0528
-    one("DAT-16", look(rows, config=load()), "warning", "every event")
+    one("DAT-16", look(rows, config=load()), "error", "every event", "training refuses it")
 
 
 @pytest.mark.parametrize(("branch", "named"), [("energyTruth", True), ("uvwTruth", True), ("timeTruth", False)])

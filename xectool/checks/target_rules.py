@@ -97,8 +97,17 @@ class TruthIsSound(Rule[DataFacts]):
         yield from self._unfilled(task, scan, where)
         constant = bool((rows == rows[0]).all()) and len(rows) >= _FEWEST_EVENTS
         if constant:
-            report = self.warning if task in enabled_tasks(facts) else self.info
-            yield report(where, f"the truth of task {task} is {rows[0].tolist()} in every event", "leave the task out")
+            yield self._constant(facts, task, where, f"the truth of task {task} is {rows[0].tolist()} in every event")
+
+    def _constant(self, facts: DataFacts, task: str, where: str, problem: str) -> Finding:
+        """Return the error of a constant that is to have its scale of itself, which training refuses."""
+        settings = enabled_tasks(facts).get(task)
+        if settings is None:
+            return self.info(where, problem, "leave the task out")
+        if facts.is_training and "auto" in (settings.scale, settings.shift):
+            problem = f"{problem}: training refuses it with an automatic scale"
+            return self.error(where, problem, f"--set tasks.{task}.enabled=false")
+        return self.warning(where, problem, "leave the task out")
 
     def _outlying(self, facts: DataFacts, task: str, scan: TargetScan) -> Iterator[Finding]:
         allowed = RANGES[task]
