@@ -370,4 +370,6 @@ def test_the_truth_that_is_left_is_found_beside_the_counters_of_varying_branches
     run = xectool("check-data", "varying.root", "--config", "varying.yaml", "--json")
     line = shlex.split(run.document["result"]["next"])
     assert {"data.truth_branches.energy=E_MeV", "data.truth_branches.uvwFI=where"} <= set(line)
-    assert xectool(*line[1:], "--json").code == 0
+    found = xectool(*line[1:], "--json").document["findings"]
+    (error,) = (item["problem"] for item in found if item["severity"] == "error")
+    assert "looks like MeV" in error
