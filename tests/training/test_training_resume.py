@@ -384,21 +384,6 @@ def test_a_resume_says_what_was_asked_for_before(tiny_config: Config) -> None:
     assert f"clipped at 0.5, not 1 (back: xectool ctl {path.parent} clip 1)" in line
 
 
-def test_a_resume_says_that_its_steps_have_another_number_of_events(tiny_config: Config) -> None:
-    """`submit` warned of it; twice the ranks doubled the batch of a training in mid-epoch without a word."""
-    config = tiny_config(training={"epochs": 1})
-    path = Path(engine.train(config, max_steps=1).run_dir) / store.LAST_NAME
-    alike, other = Said(), Said()
-    engine.train(config, resume="auto", max_steps=2, observer=alike)
-    saved = store.load(path)
-    saved.meta["world_size"] = 2
-    store.save(path, saved)
-    engine.train(config, resume="auto", max_steps=3, observer=other)
-    told = "the run took its steps with 16 events, and would go on with 8 (1 rank)"
-    assert [any(told in line for line in said.lines) for said in (alike, other)] == [False, True]
-    assert any("--set data.batch_size=16 " in line for line in other.lines)
-
-
 @pytest.mark.parametrize(
     ("before", "now", "batch", "asked"),
     [

@@ -136,8 +136,8 @@ def _continued(config: RunConfig, place: RunPlace, request: JobRequest) -> Itera
         )
         return
     if change := step_size_change(config, checkpoint, request.nodes * request.ranks_per_node):
-        problem, fix = change
-        yield Finding("XT-SUBMIT-BATCH", Severity.WARNING, problem, where="data.batch_size", fix=fix)
+        where, fix = "data.batch_size", change.fix_before()
+        yield Finding("XT-SUBMIT-BATCH", Severity.WARNING, change.problem, where=where, fix=fix)
 
 
 def _concerns(config: RunConfig, place: RunPlace, request: JobRequest) -> Iterator[Finding]:

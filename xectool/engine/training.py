@@ -6,10 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from xectool.config.load import LoadedConfig, load_config
 from xectool.config.platform import Platform
+from xectool.config.root import RunConfig
 from xectool.config.rules.capacity import capacity_rules
 from xectool.config.rules.count import count_rules
 from xectool.config.rules.disk import disk_rules
@@ -33,7 +34,10 @@ from xectool.training.ranks.base import Ranks
 from xectool.training.ranks.environment import device_of_rank
 from xectool.training.ranks.group import joined
 from xectool.training.record.description import start_facts
+from xectool.training.record.run_dir import RunPlace
+from xectool.training.saving.resume_changes import resume_changes
 from xectool.training.stepping.build import RunData
+from xectool.training.stepping.parts import RunParts
 
 if TYPE_CHECKING:
     from xectool.engine.diagnose.run_health import RunHealth
@@ -94,11 +98,12 @@ def _train(
     place = shared_place(loaded.config, resume, ranks)
     parts, data = assemble(loaded, place, execution, ranks)
     events, goes_on = (data.train.num_events, data.val.num_events), place.checkpoint is not None
-    counted = count_rules(parts.config, *events, ranks.world_size, max_steps, goes_on)
+    asked = _with_decay(parts.config, loaded.config.training.ema_decay)  # of a number that auto made nothing is said
+    counted = count_rules(asked, *events, ranks.world_size, max_steps, goes_on)
     loaded = loaded.require(counted.merged(disk_rules(parts.config, checkpoint_bytes_of(parts.model, parts.config))))
     progress, started = begin(parts, data, place, watching)
     watching.started(start_facts(parts, data, place, progress))
-    noticed = one_after_the_other((*data.findings, *parts.baseline.findings))
+    noticed = one_after_the_other((*data.findings, *parts.baseline.findings, *_changes(parts, place, dry_run)))
     warned = tuple(found for found in loaded.findings if found.severity is not Severity.INFO)
     for found in () if dry_run else (*warned, *noticed):  # again at the end, which is not far in a dry run
         watching.message(f"{found.severity.value} {found.code}: {found.problem}; {found.where}")
@@ -110,6 +115,20 @@ def _train(
         return TrainResult(str(place.directory), "dry_run", findings=findings)
     result = RunAttempt(parts, data, place, watching, started).run(progress, max_steps, findings)
     return _judged(result, data, watching, parts.config.checkpoint.save_artifacts) if ranks.is_first else result
+
+
+def _with_decay(config: RunConfig, decay: float | Literal["auto"] | None) -> RunConfig:
+    training = config.training.model_copy(update={"ema_decay": decay})
+    return config.model_copy(update={"training": training})
+
+
+def _changes(parts: RunParts, place: RunPlace, dry_run: bool) -> tuple[Finding, ...]:
+    """Return what a resume changes; nothing of a new run."""
+    if place.checkpoint is None or place.checkpoint_path is None:
+        return ()
+    running = None if dry_run else place.directory
+    ranks = parts.ranks.world_size
+    return tuple(resume_changes(parts.config, place.checkpoint, place.checkpoint_path, ranks, running))
 
 
 def _judged(result: TrainResult, data: RunData, watching: Observer, page: bool) -> TrainResult:

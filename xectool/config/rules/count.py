@@ -128,8 +128,10 @@ class AverageFitsTheRun(Rule[Counts]):
         if problem and config.training.ema_decay != automatic:  # which fits all epochs, whatever stops it before
             # A run that goes on keeps the number it has where auto is asked for.
             other = facts.resumes or steps < facts.planned_steps
-            fitting = inline_yaml(decay_in("auto", steps)) if other else "auto"
-            yield self.warning("training.ema_decay", problem, f"--set training.ema_decay={fitting}")
+            number = decay_in("auto", steps)
+            fitting = inline_yaml(number) if other else "auto"
+            remark = "   # no average: the last weights are taken" if other and number is None else ""
+            yield self.warning("training.ema_decay", problem, f"--set training.ema_decay={fitting}{remark}")
 
 
 def average_beyond(decay: float | None, steps: int, validated: bool) -> str:

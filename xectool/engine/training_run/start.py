@@ -33,7 +33,6 @@ from xectool.training.saving.resume import (
     require_resumable,
     start_options,
 )
-from xectool.training.saving.step_size import step_size_change
 from xectool.training.stepping.build import RunData, build_parts, open_data
 from xectool.training.stepping.parts import RunParts
 from xectool.training.stepping.state import Progress, load_weights, restore
@@ -149,8 +148,6 @@ def begin(parts: RunParts, data: RunData, place: RunPlace, observer: Observer) -
         _leave_out_late(parts, data, 0, observer)
         return Progress(), {}
     progress = restore(parts, place.checkpoint)
-    if change := step_size_change(parts.config, place.checkpoint, parts.ranks.world_size):
-        observer.message("; ".join(change))
     _leave_out_late(parts, data, progress.step, observer)
     changed = objective_changes(parts.config, place.checkpoint)
     if changed:

@@ -1,0 +1,103 @@
+"""A resume says what it does in another way than the run did before, and what it offers works when it is said."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from xectool import engine
+from xectool.checkpoint import store
+from xectool.engine.training_run.result import TrainResult
+from xectool.errors import CheckpointError
+from xectool.training.process.progress import NullObserver
+
+pytestmark = pytest.mark.usefixtures("shallow")
+Config = Callable[..., Path]
+
+
+class Said(NullObserver):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def told(result: TrainResult) -> dict[str, str]:
+    return {found.code: found.problem for found in result.findings}
+
+
+def test_a_resume_names_each_key_with_another_value(tiny_config: Config) -> None:
+    """Rate, epochs and averaging changed without a word, where the documentation promised one."""
+    config = tiny_config(training={"ema_decay": "auto", "epochs": 3})
+    engine.train(config, max_steps=2)
+    same = engine.train(config, resume="auto", dry_run=True)
+    assert not [code for code in told(same) if code.startswith("XT-RESUME")]
+    other = ["training.lr=2e-3", "training.epochs=40", "training.ema_decay=null"]
+    looked, said = engine.train(config, resume="auto", overrides=other, dry_run=True), Said()
+    engine.train(config, resume="auto", overrides=other, max_steps=3, observer=said)
+    problem = told(looked)["XT-RESUME-CHANGES"]
+    assert problem == (
+        "the run goes on with other values: training.ema_decay 0.3333 -> null; training.epochs 3 -> 40; "
+        "training.lr 0.001 -> 0.002"
+    )
+    assert any(problem in line for line in said.lines)
+
+
+def test_an_average_that_is_dropped_or_begins_in_mid_run_is_told(tiny_config: Config) -> None:
+    config = tiny_config(training={"epochs": 4})
+    engine.train(config, max_steps=3)
+    going_on = engine.train(config, resume="auto", max_steps=4)
+    dropped = engine.train(config, resume="auto", max_steps=5, overrides=["training.ema_decay=null"])
+    anew = engine.train(config, resume="auto", max_steps=6)
+    assert "XT-RESUME-AVERAGE" not in told(going_on)
+    assert "the weights over 4 steps is dropped" in told(dropped)["XT-RESUME-AVERAGE"]
+    assert "a new average of the weights begins at step 5" in told(anew)["XT-RESUME-AVERAGE"]
+
+
+@pytest.mark.parametrize(
+    ("saved_as", "end", "share", "word"),
+    [((2, 8, None), 5, "0.5", "lowers"), ((1, 4, {"position": 0, "batch": 0}), 6, "2", "raises")],
+)
+def test_another_number_of_events_a_step_is_told_with_what_works_then(
+    tiny_config: Config, saved_as: tuple[int, int, dict[str, int] | None], end: int, share: str, word: str
+) -> None:
+    """It said "raise" of a batch that got smaller, and its own option was refused in mid-epoch after that."""
+    config = tiny_config(training={"epochs": 4})
+    path = Path(engine.train(config, max_steps=1).run_dir) / store.LAST_NAME
+    saved = store.load(path)
+    saved.meta["world_size"], saved.config["data"]["batch_size"], place = saved_as
+    saved.meta["progress"] |= place or {}
+    store.save(path, saved)
+    looked = engine.train(config, resume="auto", dry_run=True)
+    (before,) = [found.fix for found in looked.findings if found.code == "XT-RESUME-BATCH"]
+    assert word in before
+    keeping = shlex.split(before, comments=True)[1]
+    mended = engine.train(config, resume="auto", overrides=[keeping], dry_run=True)
+    assert "XT-RESUME-BATCH" not in told(mended)
+    result = engine.train(config, resume="auto", max_steps=2)
+    (running,) = [found.fix for found in result.findings if found.code == "XT-RESUME-BATCH"]
+    line, other = running.split("\n")
+    assert shlex.split(line, comments=True) == ["xectool", "ctl", str(path.parent), "lr", "--scale", share]
+    assert word in line
+    assert f"from the end of an epoch: --set {keeping}" in other
+    with pytest.raises(CheckpointError):  # why the option alone is not what is offered then
+        engine.train(config, resume="auto", overrides=[keeping])
+    engine.train(config, resume="auto", max_steps=end)  # the end of the epoch
+    assert engine.train(config, resume="auto", overrides=[keeping], dry_run=True).status == "dry_run"
+
+
+def test_a_decay_that_auto_made_is_not_held_against_a_resume(tiny_config: Config) -> None:
+    """It was warned of with the line that holds ``auto``, and a fix that dropped the average."""
+    config = tiny_config(training={"ema_decay": "auto", "epochs": 20})
+    engine.train(config, max_steps=1)
+    resumed = engine.train(config, resume="auto", overrides=["training.epochs=4"], dry_run=True)
+    asked = engine.train(
+        config, resume="auto", overrides=["training.epochs=4", "training.ema_decay=0.99"], dry_run=True
+    )
+    assert "CFG-65" not in told(resumed)
+    assert "CFG-65" in told(asked)
