@@ -68,6 +68,29 @@ def test_a_run_whose_files_are_gone_takes_those_that_are_given(
     assert f"--set 'data.train_path=[{new}]'" in answer["next"]
 
 
+def test_the_lines_of_a_moved_run_leave_out_what_its_configuration_names_by_full_path(
+    overflowing: tuple[Path, int], tmp_path: Path
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    shutil.copy(overflowing[0].parent / "train.root", old / "a.root")
+    config = yaml.safe_load((overflowing[0].parent / "config.yaml").read_text())
+    config["data"] |= {"train_path": str(old / "a.root"), "exclude": [f"{old}/a.root:3"]}
+    config["checkpoint"]["save_dir"] = str(tmp_path / "runs")
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(config))
+    run = Path(engine.train(path).run_dir)
+    old.rename(new)
+    result = search(run, tmp_path, overrides=[f"data.train_path={new}/a.root"])
+    assert result.event["entry"] == 5
+    listed = yaml.safe_load(result.exclude.partition("=")[2])
+    assert listed == [f"{new}/a.root:3", f"{new}/a.root:tree:5"]
+    line, _, other = result.next.partition("#")
+    for words in (shlex.split(line), [*shlex.split(line), *shlex.split(other.replace("or ", "", 1))]):
+        assert run_cli(app.app, [*words[1:], "--dry-run"]) == 0
+    assert f"data.exclude=[{new}/a.root:3, {new}/a.root:tree:5]" in other
+
+
 NAMES = {"train": ("/d/a.root:tree", "/d/b.root:tree")}
 
 
@@ -105,8 +128,10 @@ def test_given_files_take_the_places_that_missing_ones_had_and_their_excluded_ev
     files = OwnFiles(data_of(b, a))
     found = files.of(own, NAMES)
     assert found.train_path == (str(a), str(b))
-    assert found.exclude == (f"{b}:3", f"{a}:7", "/d/v.root:1")
-    assert len(files.notes) == 2  # that they are taken, and in which order
+    assert found.exclude == (f"{b}:3", f"{a}:7")
+    assert files.settings == {"data.train_path": (str(a), str(b)), "data.exclude": (f"{b}:3", f"{a}:7")}
+    assert len(files.notes) == 3  # that they are taken, and in which order, and what is of no file
+    assert "data.exclude names events of no file that is read, which are not left out: /d/v.root:1" in files.notes
     assert files.moved == {"/d/a.root:tree": str(a), "/d/b.root:tree": str(b)}
     nothing = OwnFiles()
     assert nothing.of(own, NAMES) == own

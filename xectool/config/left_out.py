@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from xectool.config.data import DataConfig
@@ -34,8 +34,7 @@ def left_out_by_name(data: DataConfig, paths: Sequence[str]) -> dict[str, set[tu
     """
     if not data.exclude:
         return {}
-    known = {_place(path, data): path for spec in (data.train_path, data.val_path) for path in present_inputs(spec)}
-    found = {}
+    known, found = _known(data), {}
     for event in data.exclude:
         name, _, entry = event.rpartition(":")
         places = _places(name, known, data)
@@ -77,12 +76,25 @@ def refuse_beyond(data: DataConfig, path: str, entries: Sequence[int], num_entri
 
 
 def leaving_out(data: DataConfig, *events: tuple[str, int]) -> str:
-    """Return the setting ``key=value`` that leaves more events out, each told as file and entry.
+    """Return the setting ``key=value`` that leaves more events out, each told as file and entry, and each once.
 
-    >>> leaving_out(DataConfig(exclude=("a.root:3",)), ("b.root", 17))
+    >>> leaving_out(DataConfig(exclude=("a.root:3",)), ("b.root", 17), ("b.root:tree", 17), ("a.root:tree", 3))
     'data.exclude=[a.root:3, b.root:17]'
     """
-    return _setting((*data.exclude, *(f"{file}:{entry}" for file, entry in events)))
+    once = dict[tuple[Place, int], str]()
+    for file, entry in events:
+        once.setdefault((_place(file, data), entry), file)
+    known = _known(data) | {place: file for (place, _), file in once.items()}
+    named = (event.rpartition(":") for event in data.exclude)
+    told = {(place, int(entry)) for name, _, entry in named for place in _places(name, known, data)}
+    new = (f"{file}:{event[1]}" for event, file in once.items() if event not in told)
+    return _setting((*data.exclude, *new))
+
+
+def of_files_read(data: DataConfig, events: Iterable[str]) -> tuple[str, ...]:
+    """Return the events, each ``FILE:ENTRY``, that are of one file of training or validation."""
+    known = _known(data)
+    return tuple(event for event in events if len(_places(event.rpartition(":")[0], known, data)) == 1)
 
 
 def without(data: DataConfig, event: str, instead: Sequence[str] = ()) -> str:
@@ -95,6 +107,10 @@ def _setting(events: Sequence[str]) -> str:
     """Return the setting, without the quotes that a list of YAML can do without: a shell would quote each of them."""
     listed = (event if _PLAIN.fullmatch(event) else json.dumps(event, ensure_ascii=False) for event in events)
     return f"{KEY}=[{', '.join(dict.fromkeys(listed))}]"
+
+
+def _known(data: DataConfig) -> dict[Place, str]:
+    return {_place(path, data): path for spec in (data.train_path, data.val_path) for path in present_inputs(spec)}
 
 
 def _place(path: str, data: DataConfig) -> Place:

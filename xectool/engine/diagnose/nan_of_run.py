@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from xectool.config.left_out import of_files_read
 from xectool.config.load import load_config
+from xectool.config.moved import renamed_events
 from xectool.config.serialize import inline_yaml
 from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.evidence.left_out import data_settings
@@ -76,11 +78,11 @@ class SearchedRun:
 
     def _left_out(self) -> tuple[tuple[str, int], ...]:
         """Return the events that the record blames, and those left out inside an epoch, in files as they are now."""
-        evidence, moved = gather(self.history.run_dir), self.history.files.moved
-        named = (event.rpartition(":") for event in data_settings(evidence).exclude)
-        blamed = (event for cause in diagnose(evidence).causes for event in cause.blamed)
-        every = (*((file, int(entry)) for file, _, entry in named), *blamed)
-        return tuple(dict.fromkeys((moved.get(file, file), entry) for file, entry in every))
+        evidence = gather(self.history.run_dir)
+        blamed = (f"{file}:{entry}" for cause in diagnose(evidence).causes for file, entry in cause.blamed)
+        every = renamed_events((*data_settings(evidence).exclude, *blamed), self.history.files.moved)
+        named = (event.rpartition(":") for event in of_files_read(self.history.config.data, every))
+        return tuple((file, int(entry)) for file, _, entry in named)
 
     def notes(self) -> tuple[str, ...]:
         """Return what was taken in place of what was named, or not taken."""

@@ -209,7 +209,7 @@ def left_out_of(culprit: Culprit, others: Sequence[EventBatch], subject: Subject
     if any(index >= len(subject.files) for index, _ in events):
         return ""
     named = ((subject.files[index], entry) for index, entry in events)
-    return leaving_out(subject.bench.config.data, *dict.fromkeys((*named, *training.left_out)))
+    return leaving_out(subject.bench.config.data, *named, *training.left_out)
 
 
 def _places_of(batch: EventBatch) -> tuple[list[int], list[int]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from xectool.config.data import DataConfig
 from xectool.config.inputs import present_inputs
+from xectool.config.left_out import of_files_read
 from xectool.config.moved import is_there, moved_files, places_of, renamed_events
 from xectool.errors import counted
 
@@ -21,7 +22,7 @@ class OwnFiles:
     Attributes:
         given: The data section whose files are taken where those of the run are not there; None for none.
         moved: New names of the files of the run, by their own.
-        settings: What was changed, as ``key`` to paths.
+        settings: What was changed, as ``key`` to paths or events.
         missing: Keys whose files are neither there nor given.
         notes: What was taken, and what was given and not taken.
     """
@@ -58,8 +59,14 @@ class OwnFiles:
                 self.missing[f"data.{key}"] = first_gone
         if not changes:
             return data
-        self.settings |= {f"data.{key}": paths for key, paths in changes.items()}
-        return data.model_copy(update={**changes, "exclude": renamed_events(data.exclude, self.moved)})
+        found = data.model_copy(update=changes)
+        named = renamed_events(data.exclude, self.moved)
+        changes["exclude"] = of_files_read(found, named)
+        if gone := [event for event in named if event not in changes["exclude"]]:
+            self._say(f"data.exclude names events of no file that is read, which are not left out: {', '.join(gone)}")
+        changed = {key: value for key, value in changes.items() if value != getattr(data, key)}
+        self.settings |= {f"data.{key}": value for key, value in changed.items()}
+        return data.model_copy(update=changes)
 
     def _taken(self, key: str, data: DataConfig, own: list[str], paths: list[str]) -> tuple[str, ...]:
         """Return given files in the order of those whose places they take."""
