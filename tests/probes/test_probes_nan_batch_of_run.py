@@ -196,3 +196,20 @@ def test_the_list_holds_all_events_that_fail_alone_and_those_that_the_record_bla
     assert all(sum(f":tree), entry {entry}" in line for line in result.why) <= 1 for _, entry in bad)
     again = engine.diagnose.nan_batch(config, overrides=[result.exclude], output=tmp_path / "n.npz")
     assert not again.breaks_training
+
+
+def test_more_bad_events_than_are_tried_together_are_named_in_one_search(
+    write_config: Write, poisoned: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only those of the first few that were tried together stood in the list, so that it took a search for each few."""
+    bad = [(file, entry) for file in (0, 1) for entry in range(2, 6)]
+    directory = poisoned({(*place, "npho", 321): -1e37 for place in bad})
+    config = write_config(train=directory, normalization={"npho_scheme": "linear", "npho_scale": 1.0})
+    result = engine.diagnose.nan_batch(config, output=tmp_path / "m.npz")
+    wanted = sorted(f"{directory}/train_{file:03d}.root:tree:{entry}" for file, entry in bad)
+    assert sorted(yaml.safe_load(result.exclude.partition("=")[2])) == wanted
+    assert not any("there may be more" in line for line in result.why)
+    monkeypatch.setattr("xectool.probes.nonfinite.search.MOST_NAMED", 3)
+    result = engine.diagnose.nan_batch(config, full=True, output=tmp_path / "m.npz")
+    assert 3 <= len(yaml.safe_load(result.exclude.partition("=")[2])) < len(bad)
+    assert any(line.startswith("there may be more: no further event was tried once ") for line in result.why)

@@ -14,13 +14,14 @@ from xectool.data.loader import EventLoader
 from xectool.errors import counted
 from xectool.probes.instruments.bench import Bench
 from xectool.probes.instruments.trial import GRADIENT, try_step
-from xectool.probes.nonfinite.culprit import Culprit, find_culprit
+from xectool.probes.nonfinite.culprit import INPUT, Culprit, find_culprit
 from xectool.probes.nonfinite.locate import Place, broken_weights
 from xectool.probes.nonfinite.scan import ScanReport, at_their_step, scan
 from xectool.probes.nonfinite.singles import as_steps, join, place_of
 
 EPOCH = 1  # its events are searched
 TRIED_TOGETHER = 4  # extreme events in one try
+MOST_NAMED = 16  # events that fail by themselves; more are no single events
 NUM_ORDINARY_TRIED = 2  # in any case
 BUDGET_SHARE = 0.05  # of the time of the pass, for trying extreme events on the network
 LEAST_BUDGET_S = 0.3  # the same for a small data set
@@ -37,6 +38,7 @@ class NanSearch:
         report: What the pass over the numbers found; None where no data were read.
         tried: Events tried on the network.
         others: Further events, one a batch, that fail by themselves as the culprit does.
+        more: Why there may be further ones; empty where all events as extreme were tried.
         notes: What was looked at and what was not, one sentence each.
     """
 
@@ -46,6 +48,7 @@ class NanSearch:
     report: ScanReport | None = None
     tried: int = 0
     others: tuple[EventBatch, ...] = ()
+    more: str = ""
     notes: tuple[str, ...] = field(default=())
 
 
@@ -82,17 +85,19 @@ def search_data(
     notes = [f"all numbers of {counted(report.events, 'event')} were looked at"]
     if weights:
         return NanSearch(weights, report=report, notes=(*notes, "the network was not tried: its weights are broken"))
-    others: tuple[EventBatch, ...] = ()
+    groups = _chosen(report, ordinary=before is None)
     if full:
-        culprit, tried = _first_of_all(bench, _every(loader, accumulate), report)
+        (culprit, tried), group = _first_of_all(bench, _every(loader, accumulate), report), list[EventBatch]()
     else:
-        culprit, others, tried = _first_of_chosen(bench, _chosen(report, ordinary=before is None), report)
+        culprit, group, tried = _first_of_chosen(bench, groups, report)
+    others, tried_after = _also_bad(bench, [group, *groups], culprit, report) if culprit else ((), 0)
+    tried += tried_after
     source = culprit.window[0] if culprit is not None else None
     tried_on = "every batch" if full else "the most extreme events and those with illegal numbers"
     notes.append(f"tried on the network: {counted(tried, 'event')}, {tried_on}")
     if not full and culprit is None and tried < report.events:
         notes.append("other events were not tried on the network; --full tries every batch")
-    return NanSearch((), culprit, source, report, tried, others, tuple(notes))
+    return NanSearch((), culprit, source, report, tried, others, _more(report, culprit, others), tuple(notes))
 
 
 def _first_of_all(bench: Bench, windows: Iterable[list[EventBatch]], report: ScanReport) -> tuple[Culprit | None, int]:
@@ -111,8 +116,8 @@ def _first_of_all(bench: Bench, windows: Iterable[list[EventBatch]], report: Sca
 
 def _first_of_chosen(
     bench: Bench, groups: Iterable[list[EventBatch]], report: ScanReport
-) -> tuple[Culprit | None, tuple[EventBatch, ...], int]:
-    """Return what fails first of single events, which others of its group do, and how many were tried."""
+) -> tuple[Culprit | None, list[EventBatch], int]:
+    """Return what fails first of single events, the group it is of, and how many were tried."""
     began, tried, first = time.perf_counter(), 0, list[EventBatch]()
     budget_s = max(LEAST_BUDGET_S, BUDGET_SHARE * report.seconds)
     # Extreme events are tried for as long as the budget lasts, some in any case.
@@ -124,16 +129,55 @@ def _first_of_chosen(
         first = first or group
         culprit = _culprit_among(bench, group, report)
         if culprit is not None:
-            return culprit, _also_bad(bench, group, culprit), tried
-    return _culprit_among(replace(bench, evaluating=True), first, report) if first else None, (), tried
+            return culprit, group, tried
+    return _culprit_among(replace(bench, evaluating=True), first, report) if first else None, [], tried
 
 
-def _also_bad(bench: Bench, group: list[EventBatch], culprit: Culprit) -> tuple[EventBatch, ...]:
-    """Return the events of a group beside a culprit that fails alone, which fail alone as well."""
-    if not culprit.alone:
-        return ()
-    own = place_of(culprit.window[0])
-    return tuple(event for event in group if place_of(event) != own and try_step(bench, [event]).bad)
+def _also_bad(
+    bench: Bench, groups: Sequence[list[EventBatch]], culprit: Culprit, report: ScanReport
+) -> tuple[tuple[EventBatch, ...], int]:
+    """Return the events beside a culprit that fails alone, which do so as well, and how many more were tried.
+
+    Of the group of the culprit all are tried; of those after it, while the highest of any ranking fail. Where events
+    fail whatever they read, others say nothing about events.
+    """
+    if not culprit.alone or culprit.facts.get("in_evaluation_only"):
+        return (), 0
+    own, found, tried, sound = place_of(culprit.window[0]), list[EventBatch](), 0, 0
+    for number, group in enumerate(groups if _is_of_events(culprit) else groups[:1]):
+        events = [event for event in group if place_of(event) != own]
+        bad = _bad_among(bench, events)
+        found += bad
+        tried += len(events) if number else 0
+        sound = 0 if bad or not number else sound + len(events)
+        if len(found) + 1 >= MOST_NAMED or sound >= max(TRIED_TOGETHER, len(report.highest)):
+            break
+    return tuple(found), tried
+
+
+def _bad_among(bench: Bench, events: list[EventBatch]) -> list[EventBatch]:
+    if not events or not try_step(bench, as_steps(events, bench.config.data.batch_size)).bad:
+        return []
+    return [event for event in events if try_step(bench, [event]).bad]
+
+
+def _is_of_events(culprit: Culprit) -> bool:
+    """Return whether it is certain events that fail, and not the network with any."""
+    facts = culprit.facts
+    return culprit.cause == INPUT or not (facts.get("every_event_fails") or facts["fails_with_any_readings"])
+
+
+def _more(report: ScanReport, culprit: Culprit | None, others: Sequence[EventBatch]) -> str:
+    """Return why there may be further events that fail by themselves; empty where all as extreme were tried."""
+    if culprit is None or not culprit.alone:
+        return ""
+    if len(others) + 1 >= MOST_NAMED:
+        return f"there may be more: no further event was tried once {len(others) + 1} failed by themselves"
+    tried = {place_of(event) for event in report.suspects}
+    listed = {(one.file_index, one.entry) for one in report.anomalies if (one.branch, one.sensor) not in report.dead}
+    if place_of(culprit.window[0]) in tried and listed - tried:
+        return "there may be more: other events with illegal numbers were not tried by themselves"
+    return ""
 
 
 def _culprit_among(bench: Bench, group: list[EventBatch], report: ScanReport) -> Culprit | None:

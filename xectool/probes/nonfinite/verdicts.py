@@ -109,7 +109,7 @@ def judge(search: NanSearch, subject: Subject, training: Training) -> Verdict:
     if search.weights:
         return _of_weights(search.weights, subject, training)
     if search.culprit is not None:
-        return _of_culprit(search.culprit, search.others, subject, training)
+        return _of_culprit(search.culprit, search, subject, training)
     anomalies = search.report.anomalies if search.report else []
     if anomalies:
         return _of_input(anomalies, search, subject, training)
@@ -128,14 +128,15 @@ def _of_weights(places: tuple[Place, ...], subject: Subject, training: Training)
     )
 
 
-def _of_culprit(culprit: Culprit, others: tuple[EventBatch, ...], subject: Subject, training: Training) -> Verdict:
-    place = culprit.place
+def _of_culprit(culprit: Culprit, search: NanSearch, subject: Subject, training: Training) -> Verdict:
+    place, others = culprit.place, search.others
     event = _event(culprit.window[0], 0, subject.files)
     number = _number(culprit.readings)
     why = [f"first not finite: {_where(place)}"]
     if culprit.trial.refused is not None:
         why.append(culprit.trial.refused.problem)
     why += [fact.replace("_", " ") + (": yes" if is_so else ": no") for fact, is_so in culprit.facts.items()]
+    why += [search.more] if search.more else []
     why += [f"bad by itself as well: {_event(batch, 0, subject.files)}" for batch in others]
     why += subject.notes
     if culprit.cause == WEIGHTS:
