@@ -13,6 +13,7 @@ from xectool.cli.app import app
 from xectool.config.load import load_config
 from xectool.engine.at_hand import renamed
 from xectool.errors import MisnamedRun
+from xectool.rootio.weights_state import KEY, WeightsState
 from xectool.runlog.records import EpochRecord, StepRecord
 from xectool.runlog.run_dirs import require_record
 from xectool.runlog.writer import RunWriter
@@ -141,6 +142,7 @@ def test_comparison_shows_errors_where_the_events_are_the_same(root, capsys):
     for name, offset in (("one", 0.001), ("two", 0.002)):
         columns = {key: np.arange(40) for key in ("file_index", "entry", "run", "event")}
         with uproot.recreate(root / name / "predictions.root") as file:
+            file[KEY] = WeightsState(step=5, epoch=1, loss=0.5).text()
             file["tree"] = {**columns, "pred_energy": truth + offset * np.cos(truth * 1e3), "truth_energy": truth}
     assert boundary.run(app, ["runs", "compare", str(root / "one"), str(root / "two")]) == 0
     shown = capsys.readouterr().err

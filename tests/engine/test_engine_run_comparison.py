@@ -17,6 +17,8 @@ from xectool import engine
 from xectool.detector.dead_channel_database import sqlite_dead_channels
 from xectool.engine import runs
 from xectool.errors import TrackerError, UsageError, XecError
+from xectool.rootio.weights_state import KEY, WeightsState
+from xectool.runlog.reader import RunReader
 from xectool.runlog.records import EpochRecord, StepRecord
 from xectool.runlog.writer import RunWriter
 
@@ -41,7 +43,9 @@ def with_predictions(run_dir: Path, width: float, *, shared: float = 0.002, seed
     truth = common.uniform(0.02, 0.06, EVENTS)
     residual = shared * common.standard_normal(EVENTS) + width * own.standard_normal(EVENTS)
     columns = {name: np.arange(first, first + EVENTS) for name in ("file_index", "entry", "run", "event")}
+    best = min(RunReader(run_dir).epochs(), key=lambda record: record.metrics["val/loss"])
     with uproot.recreate(run_dir / "predictions.root") as file:
+        file[KEY] = WeightsState(best.step, best.epoch, best.metrics["val/loss"]).text()
         file["tree"] = {
             **columns,
             "pred_energy": (truth + residual).astype(np.float32),
@@ -305,3 +309,35 @@ def test_a_directory_of_files_leads_to_the_migration(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="mlflow migrate-filestore --source") as refused:
             runs.list_runs(tracking_uri=uri)
         assert f"--source {tmp_path} --target sqlite:///{tmp_path}/mlflow.db" in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("state", "named"),
+    [
+        (WeightsState(2, 2, 1.0), ""),
+        (WeightsState(1, 1, 3.0), "is of step 1, epoch 2 is step 2"),
+        (WeightsState(2, 2, 1.5), "is of step 2 of another course of the run"),
+        (WeightsState(2, 2, 1.0, validated=False), "is of step 2 and of weights that it does not validate"),
+        (None, "does not say of which step it is"),
+    ],
+)
+def test_predictions_of_another_state_than_the_best_epoch_give_no_errors(
+    tmp_path: Path, state: WeightsState | None, named: str
+) -> None:
+    first, second = (with_predictions(make_run(tmp_path / name, [3.0, 1.0]), 0.001) for name in "ab")
+    (second / "config.yaml").write_text("kind: regressor\ndata: {val_path: my val.root}\nvalidation: {max_events: 9}\n")
+    with uproot.open(second / "predictions.root") as file:
+        tree = file["tree"].arrays(library="np")
+    with uproot.recreate(second / "predictions.root") as file:
+        file["tree"] = tree
+        if state is not None:
+            file[KEY] = state.text()
+    compared = runs.compare(first, second)
+    assert compared.events == (0 if named else EVENTS)
+    told = [note for note in compared.notes if named and named in note]
+    assert len(told) == bool(named)
+    if told:
+        values = {item.key: item.values for item in compared.metrics}
+        assert values == {"epoch": (2, 2), "val/loss": (1.0, 1.0), "energy_res_68pct": (0.01, 0.01)}
+        line = f"xectool predict {second}/checkpoint_best.pt 'my val.root' --output {second}/predictions.root"
+        assert told[0].endswith(f": {line} --max-events 9")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from xectool.checkpoint.format import Checkpoint
+from xectool.config.root import RunConfig
 from xectool.data.batch import EventBatch
 from xectool.data.dead_masks import open_dead_sensors
 from xectool.engine.engines import AUTO, Request, check_engine, choose_engine
@@ -29,11 +30,12 @@ from xectool.engine.loading import (
 from xectool.engine.metric_tables import BY_FACE, NETWORK, face_rows, headline_rows, other_rows
 from xectool.engine.model_files import exported_format
 from xectool.engine.output_places import files_read, require_file_place, require_folder
-from xectool.engine.training_run.artifacts import Scored, draw_predictions, predict_scored, watched
+from xectool.engine.training_run.artifacts import Scored, Target, draw_predictions, predict_scored, watched
 from xectool.errors import UsageError, counted, in_shell
 from xectool.findings import Finding, Severity
 from xectool.report.written import Written
 from xectool.rootio.origin import Origin
+from xectool.rootio.weights_state import WeightsState
 from xectool.tasks.sensor_task import SensorTask
 from xectool.training.predicting.variants import masked_by_dead
 from xectool.training.process.heap import trimmed
@@ -160,7 +162,8 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
             batches = masked_by_dead(batches, task, sensors)
         predicted = watched(run_model(network, task, batches, loaded.execution, chosen.forward), watching)
         conventional = checkpoint.meta.get("conventional", {})
-        scored = predict_scored(network, task, predicted, target, conventional, tuple(source.branches.truth))
+        written = Target(target, _state(checkpoint, weights, loaded.config))
+        scored = predict_scored(network, task, predicted, written, conventional, tuple(source.branches.truth))
     drawn = Written() if plots_into is None else draw_predictions(task, target, plots_into, source, watching)
     return PredictResult(
         scored.num_events,
@@ -173,6 +176,13 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
         (*loaded.notes, *source.findings, *_undrawn(drawn), *_nothing_predicted(dead, data, scored)),
         scored.num_sensors,
     )
+
+
+def _state(checkpoint: Checkpoint, weights: str, config: RunConfig) -> WeightsState | None:
+    """Return the state of its training that a model is of; None of a file that does not tell it."""
+    is_average = checkpoint.held == "ema" or (bool(checkpoint.ema) and weights != "model")
+    is_validated = not (checkpoint.ema or is_average) or is_average == config.validation.use_ema
+    return WeightsState.of_progress(checkpoint.meta.get("progress", {}), is_validated)
 
 
 def _undrawn(drawn: Written) -> Iterator[Finding]:

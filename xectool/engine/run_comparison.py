@@ -7,14 +7,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from xectool.config.serialize import dotted_values
 from xectool.engine.mlflow_runs import mlflow_run
+from xectool.engine.predicted_state import PREDICTIONS, stale_predictions
 from xectool.engine.run_comparability import errors_missing, is_same, losses_differ
-from xectool.engine.run_files import CONFIG_FILE, best_epoch, resolved_config
+from xectool.engine.run_files import CONFIG_FILE, Measurement, measurement, resolved_config
 from xectool.errors import MisnamedRun
 from xectool.runlog.metrics import with_unit
 from xectool.runlog.reader import RunReader
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from xectool.report.predictions import PredictionFile
     from xectool.tasks.paired import PairedMetric
     from xectool.tasks.residuals import Columns
-
-PREDICTIONS: Final = "predictions.root"
 
 
 @dataclass(frozen=True)
@@ -68,11 +67,11 @@ class RunsCompared:
         second: The second run.
         runs: All of them.
         config: The configuration keys on which they differ; parameters where one of them is of MLflow.
-        metrics: All metrics of the best epoch of each run.
+        metrics: All metrics of the best epoch of each run; of one without any epoch, those measured at its end.
         events: Events whose predictions gave the errors; 0 without.
         without_config: Runs whose ``config.yaml`` is gone, or without parameters in MLflow; with one of them no keys
             are compared.
-        notes: Why losses are not comparable, and why metrics have no error; a line each.
+        notes: Why losses are not comparable, why metrics have no error, what is not of a best epoch; a line each.
     """
 
     first: str
@@ -91,7 +90,8 @@ class _Side:
     config: Mapping[str, Any] | None
     params: Mapping[str, str]
     metrics: Mapping[str, Any]
-    predictions: Path | None  # None of a run that only a database tells of
+    directory: Path | None = None  # None of a run that only a database tells of
+    measured: Measurement | None = None
 
     @property
     def has_settings(self) -> bool:
@@ -108,7 +108,7 @@ def compare(
     """Compare configuration and metrics of runs.
 
     Errors of metrics come from the predictions that a training writes at its end, where all runs have them of the same
-    validation events.
+    validation events, made with the weights whose metrics are compared.
 
     Args:
         first: Run directory, or its name below ``root``, or name or id of an MLflow run; what the others are compared
@@ -124,12 +124,13 @@ def compare(
     """
     sides = _sides((first, second, *others), tracking_uri, Path(root).expanduser())
     recorded = _rows([side.metrics for side in sides])
-    measured, events, reason = _measured(sides)
+    measured, events, reasons = _measured(sides)
     metrics = {item.key: item for item in (*recorded, *measured)}
     without = sum(not item.errors for item in metrics.values() if item.key != "epoch")
     has_losses = all("val/loss" in side.metrics for side in sides)
     apart = losses_differ([side.config for side in sides]) if has_losses else ""
-    notes = apart, errors_missing(without, events, reason)
+    at_end = (_measured_at_end(side) for side in sides)
+    notes = apart, *at_end, *(errors_missing(without, events, reason) for reason in reasons or ("",))
     labels = tuple(side.label for side in sides)
     bare = tuple(side.label for side in sides if not side.has_settings)
     differing = () if bare else _differences(sides)
@@ -169,15 +170,21 @@ def _side(place: Path | str, tracking_uri: str | None, root: Path) -> _Side:
     directory = Path(place).expanduser() if tracking_uri is not None else run_called(place, root)
     if tracking_uri is not None and not (directory / CONFIG_FILE).exists():
         run = mlflow_run(tracking_uri, str(place))
-        return _Side(run.name, None, run.params, run.metrics, None)
+        return _Side(run.name, None, run.params, run.metrics)
     config = resolved_config(directory) if (directory / CONFIG_FILE).exists() else None
     if config is None:
         require_record(directory)
-    epochs = RunReader(directory).epochs()
-    best = best_epoch(epochs) or (epochs[-1] if epochs else None)
-    metrics = {"epoch": best.epoch, **best.metrics} if best else {}
+    known = measurement(RunReader(directory))
+    metrics = {"epoch": known.epoch, **known.metrics} if known else {}
     params = run_params(config, {}) if config is not None else {}
-    return _Side(str(directory), config, params, metrics, directory / PREDICTIONS)
+    return _Side(str(directory), config, params, metrics, directory, known)
+
+
+def _measured_at_end(side: _Side) -> str:
+    known = side.measured
+    if known is None or known.epoch:
+        return ""
+    return f"{side.label} finished no epoch: its metrics were measured at its end, after step {known.step}"
 
 
 def _rows(values: Sequence[Mapping[str, Any]]) -> list[RunDifference]:
@@ -194,14 +201,21 @@ def _rows(values: Sequence[Mapping[str, Any]]) -> list[RunDifference]:
     ]
 
 
-def _measured(sides: Sequence[_Side]) -> tuple[list[RunDifference], int, str]:
+def _measured(sides: Sequence[_Side]) -> tuple[list[RunDifference], int, tuple[str, ...]]:
     """Return metrics with errors, and the number of events; else why the runs did not predict the same ones."""
-    if unplaced := [side.label for side in sides if side.predictions is None]:
-        return [], 0, f"only a database tells of {', '.join(unplaced)}; errors need the directories of the runs"
-    paths = [side.predictions for side in sides if side.predictions is not None]
-    lacking = [side.label for side, path in zip(sides, paths, strict=True) if not path.is_file()]
-    if lacking:
-        return [], 0, f"no {PREDICTIONS} of {', '.join(lacking)}, which a training writes at its end"
+    if unplaced := [side.label for side in sides if side.directory is None]:
+        return [], 0, (f"only a database tells of {', '.join(unplaced)}; errors need the directories of the runs",)
+    placed = [(side, side.directory) for side in sides if side.directory is not None]
+    if lacking := [side.label for side, place in placed if not (place / PREDICTIONS).is_file()]:
+        return [], 0, (f"no {PREDICTIONS} of {', '.join(lacking)}, which a training writes at its end",)
+    stale = (stale_predictions(place, side.config, side.measured) for side, place in placed)
+    if reasons := tuple(filter(None, stale)):
+        return [], 0, reasons
+    return _with_events([place / PREDICTIONS for _, place in placed])
+
+
+def _with_events(paths: Sequence[Path]) -> tuple[list[RunDifference], int, tuple[str, ...]]:
+    """Return the metrics of prediction files of the same events, as `_measured`."""
     # torch and uproot, which the rest does without
     from xectool.config.tasks import HEADLINE_METRICS
     from xectool.report.predictions import PredictionFile
@@ -210,10 +224,10 @@ def _measured(sides: Sequence[_Side]) -> tuple[list[RunDifference], int, str]:
         files = [stack.enter_context(PredictionFile(path)) for path in paths]
         tasks = [name for name in files[0].tasks if name in HEADLINE_METRICS and all(name in f.tasks for f in files)]
         if not tasks:
-            return [], 0, f"the files {PREDICTIONS} of the runs share no task that is measured event by event"
+            return [], 0, (f"the files {PREDICTIONS} of the runs share no task that is measured event by event",)
         if not all(_same_events(files[0], file) for file in files[1:]):
-            return [], 0, "the runs predicted other validation events"
-        return [row for task in tasks for row in _task_rows(task, files)], files[0].num_events, ""
+            return [], 0, ("the runs predicted other validation events",)
+        return [row for task in tasks for row in _task_rows(task, files)], files[0].num_events, ()
 
 
 def _same_events(first: PredictionFile, second: PredictionFile) -> bool:

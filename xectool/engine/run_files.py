@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +12,8 @@ import yaml
 
 from xectool.config.serialize import from_yaml
 from xectool.errors import UsageError, in_shell
-from xectool.runlog.records import EpochRecord
+from xectool.runlog.reader import RunReader
+from xectool.runlog.records import EpochRecord, EventRecord
 from xectool.runlog.run_dirs import LISTING, require_record
 
 CONFIG_FILE: Final = "config.yaml"
@@ -26,6 +28,47 @@ def best_epoch(epochs: list[EpochRecord]) -> EpochRecord | None:
     """Return the epoch of the lowest validation loss; a loss that is not finite is never the best."""
     measured = [record for record in epochs if math.isfinite(record.metrics.get(BEST_METRIC, math.nan))]
     return min(measured, key=lambda record: record.metrics[BEST_METRIC], default=None)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a run is known by: the metrics of its best epoch; without any epoch, those measured at its end.
+
+    Attributes:
+        epoch: That epoch; 0 where none was finished.
+        step: Optimizer steps of the weights that were measured.
+        metrics: What was measured.
+        was_cut: Whether ``--max-steps`` ended the run.
+    """
+
+    epoch: int
+    step: int
+    metrics: Mapping[str, float]
+    was_cut: bool = False
+
+    @property
+    def loss(self) -> float:
+        """The validation loss; NaN where none was measured."""
+        return self.metrics.get(BEST_METRIC, math.nan)
+
+
+def measurement(reader: RunReader) -> Measurement | None:
+    """Return what a run is known by; None of one that was never validated and has not come to its end."""
+    epochs = reader.epochs()
+    end = ended(reader)
+    was_cut = end is not None and end.data.get("status") == "max_steps"
+    if best := best_epoch(epochs) or (epochs[-1] if epochs else None):
+        return Measurement(best.epoch, best.step, best.metrics, was_cut)
+    metrics = end.data.get("metrics") if end is not None else None
+    if end is None or not isinstance(metrics, Mapping):
+        return None
+    numbers = {str(name): float(value) for name, value in metrics.items() if isinstance(value, int | float)}
+    return Measurement(0, end.step, numbers, was_cut)
+
+
+def ended(reader: RunReader) -> EventRecord | None:
+    """Return the event with which the last attempt at a run finished; None where it has not."""
+    return next((event for event in reversed(reader.last_events()) if event.kind == "finished"), None)
 
 
 def resolved_config(run_dir: Path) -> Mapping[str, Any]:

@@ -72,6 +72,7 @@ class RunPage:
         causes: What the verdict rests on, most likely first.
         curves: Pictures of the course of the run.
         plots: Pictures the run has made: resolutions, event displays.
+        plots_note: Of what other state than the page these are; empty where of the same.
         tables: Metrics, differences to the default configuration, incidents, events, environment.
         config: The resolved configuration as YAML.
     """
@@ -83,6 +84,7 @@ class RunPage:
     causes: Sequence[PageCause]
     curves: Sequence[PagePicture]
     plots: Sequence[PagePicture]
+    plots_note: str
     tables: Sequence[PageTable]
     config: str
 

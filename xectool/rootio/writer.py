@@ -70,6 +70,7 @@ class TreeWriter:
         compression: ``zlib:1``, ``lz4``, ``zstd``, ``lzma`` or ``none``, with an optional ``:level``.
         overlapped: Compress and write a cluster in a thread while the next one is collected, in a second buffer.
         origin: What writes it, which is its title.
+        texts: Texts that are kept beside the tree, by name.
 
     Raises:
         DiskError: The disk is full, or the place cannot be written.
@@ -90,6 +91,7 @@ class TreeWriter:
         compression: str = "zlib:1",
         overlapped: bool = False,
         origin: Origin | None = None,
+        texts: Mapping[str, str] | None = None,
     ) -> None:
         if format not in ("ttree", "rntuple"):
             raise UsageError(f"file format '{format}' is not known", where="--format", fix="--format ttree")
@@ -103,6 +105,7 @@ class TreeWriter:
         self._branches = {name: (np.dtype(dtype), tuple(shape)) for name, (dtype, shape) in fixed.items()}
         self._tree_name = tree
         self._title = "" if origin is None else str(origin)
+        self._texts = dict(texts or {})
         self._format = format
         self._compression = parse_compression(compression)
         self._cluster_events = _cluster_events(self._branches)
@@ -123,6 +126,8 @@ class TreeWriter:
                 self._stream = open(self.part_path, "w+b")
                 self._file = uproot.recreate(self._stream, compression=self._compression)
                 self._tree = self._make_tree()
+                for name, text in self._texts.items():
+                    self._file[name] = text
         except BaseException:
             self._abort()
             raise

@@ -15,6 +15,8 @@ from xectool.data.events import EventSource
 from xectool.engine.sensor_map import draw_sensor_map, scanned
 from xectool.models.regressor import Regressor
 from xectool.report.written import Written
+from xectool.rootio import weights_state
+from xectool.rootio.weights_state import WeightsState
 from xectool.tasks.base import TrainingTask
 from xectool.tasks.baselines import BaselineMetrics, ConventionalEstimator
 from xectool.tasks.sensor_task import SensorTask
@@ -76,10 +78,12 @@ def write_outputs(
     config = parts.config
     parts.stepper.on_phase("outputs")
     model = parts.average.best_model if config.validation.use_ema else parts.model
+    state = WeightsState.of_progress(vars(fit.progress))
     if fit.progress.best_epoch:
         best = store.load(directory / store.BEST_NAME)
         load_weights(model, best.weights("auto" if config.validation.use_ema else "model"))
         load_task(parts.task, best)
+        state = WeightsState.of_progress(best.meta["progress"])
         del best  # as large as all that was trained
     path = directory / PREDICTIONS_NAME if config.checkpoint.save_predictions else None
     sensors = HealthScan()
@@ -88,7 +92,9 @@ def write_outputs(
         predicted = _noted(parts, watched(run_model(model, parts.task, loader.epoch(0), parts.execution), observer))
         if config.checkpoint.save_artifacts:
             predicted = scanned(predicted, sensors)
-        scored = predict_scored(model, parts.task, predicted, path, conventional, tuple(data.val.branches.truth))
+        scored = predict_scored(
+            model, parts.task, predicted, Target(path, state), conventional, tuple(data.val.branches.truth)
+        )
     files = (path,) if path else ()
     if not config.checkpoint.save_artifacts:
         return RunOutputs(scored.metrics, files)
@@ -100,6 +106,24 @@ def write_outputs(
     curves = plot_learning_curves(fit.progress.history, directory / PLOTS_NAME)
     health = draw_sensor_map(sensors.health(), "the validation sample", directory / PLOTS_NAME)
     return RunOutputs(scored.metrics, (*files, *drawn.files, *curves.files, *health), (*drawn.notes, *curves.notes))
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where predictions go, and what they are of.
+
+    Attributes:
+        path: The ROOT file to write; None only scores.
+        state: The state of the training that predicts; None where it is not known.
+    """
+
+    path: Path | None
+    state: WeightsState | None
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """What is kept in the file beside its tree, by name."""
+        return {weights_state.KEY: self.state.text()} if self.state is not None else {}
 
 
 @dataclass(frozen=True)
@@ -123,7 +147,7 @@ def predict_scored(
     model: nn.Module,
     task: TrainingTask,
     predicted: Iterable[Predicted],
-    path: Path | None,
+    target: Target,
     conventional: dict[str, Any],
     truth_tasks: tuple[str, ...],
 ) -> Scored:
@@ -133,19 +157,24 @@ def predict_scored(
         model: The network that predicts.
         task: What it was trained on.
         predicted: What `run_model` yields.
-        path: The ROOT file to write; None only scores.
+        target: The ROOT file to write.
         conventional: Calibration of the conventional estimators of a regressor.
         truth_tasks: Tasks of a regressor whose truth the files hold.
     """
     accumulator = task.accumulator()
     if isinstance(task, SensorTask):
-        rows = write_sensor_predictions(predicted, path, SensorPredictionRun(task, accumulator))
+        rows = write_sensor_predictions(predicted, target.path, SensorPredictionRun(task, accumulator, target.texts))
         return Scored(rows.num_events, rows.events_per_s, accumulator.compute(), rows.num_rows)
     network, estimator = cast(Regressor, model), BaselineMetrics(ConventionalEstimator.from_state(conventional))
     run = PredictionRun(
-        network.active_tasks, network.decode, network.nll_tasks, truth_tasks, accumulator if truth_tasks else None
+        network.active_tasks,
+        network.decode,
+        network.nll_tasks,
+        truth_tasks,
+        accumulator if truth_tasks else None,
+        target.texts,
     )
-    num_events, rate = write_predictions(_scored(predicted, estimator), path, run)
+    num_events, rate = write_predictions(_scored(predicted, estimator), target.path, run)
     return Scored(num_events, rate, {**(accumulator.compute() if truth_tasks else {}), **estimator.compute()})
 
 

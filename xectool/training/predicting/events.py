@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,7 @@ class PredictionRun:
         truth_tasks: Those whose truth the files hold.
         decode: Turns outputs into physical values by task, and ``sigma_<task>`` where predicted.
         accumulator: Collects metrics; None where no truth is known.
+        texts: What is kept beside the tree, by name.
     """
 
     tasks: tuple[str, ...]
@@ -36,6 +37,7 @@ class PredictionRun:
     sigma_tasks: tuple[str, ...] = ()
     truth_tasks: tuple[str, ...] = ()
     accumulator: MetricAccumulator | None = None
+    texts: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_predictions(predicted: Iterable[Predicted], output: Path | None, run: PredictionRun) -> tuple[int, float]:
@@ -46,7 +48,9 @@ def write_predictions(predicted: Iterable[Predicted], output: Path | None, run: 
     """
     began, num_events = time.perf_counter(), 0
     with (
-        TreeWriter(output, _branches(run), origin=Origin.PREDICTIONS) if output is not None else nullcontext() as writer
+        TreeWriter(output, _branches(run), origin=Origin.PREDICTIONS, texts=run.texts)
+        if output is not None
+        else nullcontext() as writer
     ):
         for batch, outputs in predicted:
             if writer is not None:

@@ -6,9 +6,9 @@ Axes: B events, S sensors (4760), C predicted channels, R rows of the file.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Protocol
@@ -73,10 +73,12 @@ class SensorPredictionRun:
     Attributes:
         task: Gives masks, predictions and their units.
         accumulator: Collects metrics over the hidden sensors, or None.
+        texts: What is kept beside the tree, by name.
     """
 
     task: SensorPredictor
     accumulator: MetricAccumulator | None = None
+    texts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def write_sensor_predictions(
     """
     began, num_events, num_rows = time.perf_counter(), 0, 0
     with (
-        TreeWriter(output, BRANCHES, overlapped=True, origin=Origin.PREDICTIONS)
+        TreeWriter(output, BRANCHES, overlapped=True, origin=Origin.PREDICTIONS, texts=run.texts)
         if output is not None
         else nullcontext() as writer
     ):
