@@ -152,10 +152,7 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
     chosen = choose_engine(loaded, request, source)
     loaded, network, task = chosen.loaded, chosen.loaded.network, chosen.loaded.task
     _score_neighbours(loaded, hops)
-    with (
-        served_in_order(loaded, source, request.batch_size) as loader,
-        memory_faults(loaded.config, "predicting"),
-    ):
+    with served_in_order(loaded, source, request.batch_size) as loader, memory_faults(loaded.config, "predicting"):
         watching.phase("predict", loader.plan.num_steps)
         batches: Iterator[EventBatch] = trimmed(loader.epoch(0))
         if isinstance(task, SensorTask) and sensors is not None:
