@@ -83,3 +83,42 @@ def test_program_says_what_is_wrong_with_its_files(program: Path, onnx_regressor
     assert "ends inside an event" in run([str(program), str(onnx_regressor.path), str(cut)], good=False).stderr
     assert "cannot open" in run([str(program), str(onnx_regressor.path), str(tmp_path / "no.bin")], good=False).stderr
     assert "usage" in run([str(program)], good=False).stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "said"),
+    [
+        ("absent.root", (), "no such file: "),
+        ("{events}:tre", (), "has no tree tre; its trees: tree"),
+        ("{events}", ("--npho", "phot"), "has no branch phot; its branches: "),
+        ("{events}", ("--time", "run"), "branch run does not hold 4760 numbers an event"),
+        ("{events}", ("--max-events", "0"), "leaves nothing to write"),
+        ("text.root", (), "cannot be read as a ROOT file: "),
+        ("cut.root", (), "cannot be read"),
+    ],
+)
+def test_wrong_inputs_of_the_event_writer_are_said_in_a_line(
+    events: Path, tmp_path: Path, source: str, options: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "text.root").write_text("no events at all, just words")
+    (tmp_path / "cut.root").write_bytes(events.read_bytes()[: events.stat().st_size // 2])
+    target = tmp_path / "events.bin"
+    target.write_bytes(b"of before")
+    argv = [sys.executable, str(EXAMPLE / "write_events.py"), source.format(events=events), str(target), *options]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert target.read_bytes() == b"of before"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cut.root", "events.bin", "text.root"]
+
+
+def test_the_event_writer_writes_a_named_tree(events: Path, tmp_path: Path) -> None:
+    """The control of the refusals."""
+    target = tmp_path / "events.bin"
+    run([sys.executable, str(EXAMPLE / "write_events.py"), f"{events}:tree", str(target), "--max-events", "3"])
+    with uproot.open(f"{events}:tree") as tree:
+        npho = tree["npho"].array(library="np")[:3]
+    content = target.read_bytes()
+    assert content[:16] == b"XECEVT01" + np.array([3, 4760], "<u4").tobytes()
+    np.testing.assert_array_equal(np.frombuffer(content[16:], "<f4").reshape(3, 2, 4760)[:, 0], npho)
