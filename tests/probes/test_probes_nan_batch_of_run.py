@@ -145,6 +145,24 @@ def test_files_of_other_names_are_taken_with_a_word(two: tuple[Path, Path]) -> N
     assert any("have other names than those of the run" in note for note in files.notes)
 
 
+def test_what_was_given_beside_the_files_of_the_run_is_told_as_it_is(two: tuple[Path, Path]) -> None:
+    a, b = two
+    more = OwnFiles(data_of(a, b))
+    assert more.of(DataConfig(train_path=("/d/a.root",)), {}).train_path == (str(a),)
+    assert [*more.notes] == [
+        f"data.train_path was given with files that are none of the run, and are not read: {b}",
+        f"/d/a.root is not there: data.train_path is {a} instead",
+    ]
+    trees = OwnFiles(data_of(a))
+    own = DataConfig(train_path=("/d/a.root:t1", "/d/a.root:t2"))
+    assert trees.of(own, {}).train_path == (f"{a}:t1", f"{a}:t2")
+    assert [*trees.notes] == [f"/d/a.root:t1 is not there: data.train_path is {a}:t1 and 1 more file instead"]
+    nowhere = OwnFiles(data_of(Path("/nowhere/x.root")))
+    assert nowhere.of(data_of(a), {}) == data_of(a)
+    said = f"data.train_path was given as /nowhere/x.root, which is not there: the run's own were read, {a}"
+    assert [*nowhere.notes] == [said]
+
+
 def test_a_file_that_came_to_the_glob_since_is_not_read(two: tuple[Path, Path]) -> None:
     own = DataConfig(train_path=str(two[0].parent / "*.root"))
     files = OwnFiles()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xectool.config.data import DataConfig
-from xectool.config.inputs import present_inputs
+from xectool.config.inputs import Place, input_name, present_inputs, split_tree
 from xectool.config.left_out import of_files_read
 from xectool.config.moved import is_there, moved_files, places_of, renamed_events
 from xectool.errors import counted
@@ -70,24 +70,34 @@ class OwnFiles:
 
     def _taken(self, key: str, data: DataConfig, own: list[str], paths: list[str]) -> tuple[str, ...]:
         """Return given files in the order of those whose places they take."""
+        paths = _with_trees(paths, own, data.tree_name)
         moved = moved_files(own, paths, data.tree_name)
         new = [moved.get(name, name) for name in own]
         self.moved |= moved
         if not all(map(is_there, new)):
             self._say(f"the files given as data.{key} have other names than those of the run: steps may differ")
             return tuple(paths)
-        if places_of(new, data.tree_name) != places_of(paths, data.tree_name):
-            self._say(f"data.{key} was given in another order: the files are read in that of the run")
+        self._tell_order(key, places_of(new, data.tree_name), paths, data.tree_name)
         return tuple(new)
 
     def _tell_of_others(self, key: str, data: DataConfig, own: list[str], paths: list[str]) -> None:
         were, are = places_of(own, data.tree_name), places_of(paths, data.tree_name)
-        if not paths or were == are:
-            return
-        if sorted(were, key=str) == sorted(are, key=str):
+        spec = getattr(self.given, key, "")
+        if spec and not paths and spec != getattr(data, key):
+            told = _told([spec] if isinstance(spec, str) else spec)
+            self._say(f"data.{key} was given as {told}, which is not there: the run's own were read, {_told(own)}")
+        elif paths and set(were) != set(are):
+            self._say(f"data.{key} was given as {_told(paths)}: the run's own were read, {_told(own)}")
+        elif paths:
+            self._tell_order(key, were, paths, data.tree_name)
+
+    def _tell_order(self, key: str, read: list[Place], paths: list[str], tree: str) -> None:
+        """Tell of given files that are not read, and of those that are read in another order."""
+        are = places_of(paths, tree)
+        if more := [name for name, place in zip(paths, are, strict=True) if place not in read]:
+            self._say(f"data.{key} was given with files that are none of the run, and are not read: {_told(more)}")
+        if [place for place in read if place in are] != [place for place in are if place in read]:
             self._say(f"data.{key} was given in another order: the files are read in that of the run")
-            return
-        self._say(f"data.{key} was given as {_told(paths)}: the run's own were read, {_told(own)}")
 
     def _say(self, note: str) -> None:
         self.notes[note] = None
@@ -100,6 +110,19 @@ def _spelt_out(paths: str | Sequence[str]) -> list[str]:
         for spec in filter(None, [paths] if isinstance(paths, str) else paths)
         for name in present_inputs(spec) or [spec]
     ]
+
+
+def _with_trees(paths: Sequence[str], own: Sequence[str], tree: str) -> list[str]:
+    """Return given files, those that name no tree with each that the run's file of that name was read with."""
+    trees: dict[str, list[str]] = {}
+    for path, of in (split_tree(name, tree) for name in own):
+        trees.setdefault(path.rpartition("/")[2], []).append(of)
+    found = list[str]()
+    for name in paths:
+        path, of = split_tree(name, "")
+        several = [tree] if of else trees.get(path.rpartition("/")[2], [tree])
+        found += [name] if several == [tree] else [input_name(path, each) for each in several]
+    return list(dict.fromkeys(found))
 
 
 def _told(paths: Sequence[str]) -> str:
