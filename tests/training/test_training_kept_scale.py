@@ -77,6 +77,21 @@ def test_a_scale_that_an_excluded_event_has_made_is_told_once_with_both_figures(
     assert told(again) == []
 
 
+def test_the_line_that_measures_anew_repeats_what_was_set_beside_the_file(
+    stretched: Path, tiny_data: Path, tiny_config: Config, tmp_path: Path
+) -> None:
+    config = tiny_config(data={"train_path": str(tiny_data / "train_*.root")})
+    asked = [f"data.train_path={tmp_path / 'odd.root'}", "training.lr=2e-3"]
+    engine.train(config, overrides=asked, max_steps=1)
+    overrides = [*asked, "data.exclude=[odd.root:7]"]
+    (found,) = told(engine.train(config, resume="auto", overrides=overrides, max_steps=2))
+    words = shlex.split(found.fix)[1:]
+    assert run_cli(app.app, [*words, "--max-steps", "1"]) == 0
+    anew = load_config(tmp_path / "runs" / words[words.index("--run-name") + 1] / "config.yaml").config
+    assert (anew.training.lr, anew.data.train_path) == (2e-3, str(tmp_path / "odd.root"))
+    assert not any("resume" in word for word in words)
+
+
 def test_a_sound_event_and_a_scale_of_the_user_are_not_told(stretched: Path) -> None:
     engine.train(stretched, max_steps=1)
     sound = engine.train(stretched, resume="auto", overrides=["data.exclude=[odd.root:3]"], max_steps=2)

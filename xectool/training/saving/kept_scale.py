@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import reduce
+from operator import getitem
+from typing import Any
 
 import numpy as np
 
 from xectool.checkpoint.format import Checkpoint
+from xectool.config.document import SET
 from xectool.config.inputs import present_inputs
-from xectool.config.left_out import leaving_out
+from xectool.config.left_out import KEY, leaving_out
 from xectool.config.load import LoadedConfig
 from xectool.config.root import RegressorConfig, RunConfig
+from xectool.config.serialize import inline_yaml
 from xectool.data.events import EventSource
 from xectool.data.source import open_source
 from xectool.errors import counted, in_shell
@@ -20,6 +26,8 @@ from xectool.training.events.targets import measured_scales
 from xectool.training.saving.late_exclusion import Events, saved_exclude
 
 SAME = 1e-4  # of two scales that the same events have
+_RESUMING = ("resume_from", "refresh_lr", "reset_epoch", "new_mlflow_run")
+OF_RESUME = (KEY, "mlflow.run_name", *(f"checkpoint.{key}" for key in _RESUMING))
 WIDER = math.sqrt(2)  # than without the events, from where on it is told, as of a scale at the start
 
 
@@ -84,6 +92,14 @@ def _anew(loaded: LoadedConfig, checkpoint: Checkpoint, names: tuple[str, ...]) 
         if getattr(tasks[task], key) != "auto"
     ]
     anew = ["checkpoint.resume_from=null"] if config.checkpoint.resume_from else []
-    settings = [leaving_out(config.data), *measured, *anew]
+    settings = [*_as_asked(loaded), leaving_out(config.data), *measured, *anew]
     options = " ".join(f"--set {in_shell(setting)}" for setting in settings)
     return f"xectool train {in_shell(loaded.path)} --run-name {in_shell(f'{name}-again')} {options}"
+
+
+def _as_asked(loaded: LoadedConfig) -> Iterator[str]:
+    """Yield the settings that the file does not hold, but those of the resume."""
+    values: Any = loaded.config.to_dict()
+    for key in [key for key, origin in loaded.origins.items() if origin == SET and key not in OF_RESUME]:
+        with suppress(KeyError, TypeError):  # replaced since, as by a later setting of its section
+            yield f"{key}={inline_yaml(reduce(getitem, key.split('.'), values))}"
