@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from xectool.engine.metric_tables import HEADLINES
+from xectool.engine.metric_tables import HEADLINES, headline_rows, other_rows
 from xectool.engine.prediction import PredictResult
 
 FACES = ("inner", "us", "ds", "outer", "top", "bot")
@@ -53,3 +54,10 @@ def test_the_headlines_of_training_and_prediction_are_the_same() -> None:
         ""
     ][1]
     assert set(HEADLINE_METRICS.values()) <= set(HEADLINES)
+
+
+def test_a_mean_of_nothing_is_a_dash_in_every_table() -> None:
+    """A masked autoencoder of four events hid no sensor of a small face: `val/loss_top nan`."""
+    metrics = {"val/loss": 1.0, "val/loss_top": math.nan, "mae_npho": math.nan}
+    assert [row[1] for row in other_rows(metrics)] == [None]
+    assert [row[1] for row in headline_rows(metrics)] == [1.0, None]

@@ -88,4 +88,4 @@ def test_parts_of_a_loss_are_drawn_with_training_and_validation() -> None:
 def test_no_recorded_metric_is_a_note(tmp_path: Path, epochs: list[dict[str, float]]) -> None:
     written = plot_learning_curves(epochs, tmp_path)
     assert written.files == []
-    assert written.notes == ["no learning curves: no epoch has recorded a metric yet"]
+    assert written.notes == ["no learning curves: they have a point a finished epoch, and no epoch is finished"]

@@ -86,6 +86,16 @@ def _course(result: CheckpointInspected) -> list[object]:
     return ["epoch, step", f"{_or_dash(result.epoch)}, {_or_dash(result.step)}"]
 
 
+def _counted(result: CheckpointInspected) -> list[object]:
+    """Return the row of parameters; where nothing tells them from buffers, of all numbers."""
+    if result.buffers is None:
+        return ["numbers in weights", f"{result.parameters:,}"]
+    return [
+        "parameters",
+        f"{result.parameters:,}" + (f" (and {result.buffers:,} in buffers)" if result.buffers else ""),
+    ]
+
+
 def _facts(result: CheckpointInspected) -> list[list[object]]:
     exact = "yes" if result.bit_exact_resume else f"no: {'; '.join(result.bit_exact_missing[:3])}"
     rows: list[list[object]] = [
@@ -93,7 +103,7 @@ def _facts(result: CheckpointInspected) -> list[list[object]]:
         ["kind", result.kind],
         _course(result),
         ["tasks", ", ".join(f"{task} ({loss})" for task, loss in result.tasks.items()) or "-"],
-        ["parameters", f"{result.parameters:,}"],
+        _counted(result),
         ["all finite", "yes" if result.finite else "no"],
         ["optimizer, average", f"{_yes(result.has_optimizer)}, {_yes(result.has_ema)}"],
         ["bit-exact resume", exact],
@@ -122,7 +132,7 @@ def _tables(result: CheckpointInspected) -> Iterator[tuple[str, list[str], list[
     if result.compared is not None:
         found = [item for item in result.differences if hasattr(item, "tensor")]
         rows = [[getattr(item, field.name) for field in dataclasses.fields(item)] for item in found[:SHOWN]]
-        title = f"{result.compared} tensors are equal bit for bit, {len(found)} are not"
+        title = f"{result.compared} tensors are equal bit for bit, {len(found)} are not{_by_part(result)}"
         yield title, ["tensor", "status", "max abs", "max rel", "different", "detail"], rows
     if result.tensors:
         rows = [
@@ -130,6 +140,12 @@ def _tables(result: CheckpointInspected) -> Iterator[tuple[str, list[str], list[
             for row in result.tensors
         ]
         yield counted(len(rows), "tensor"), ["tensor", "dtype", "shape", "device", "min", "max", "not finite"], rows
+
+
+def _by_part(result: CheckpointInspected) -> str:
+    """Return which parts of the network are the same in both files, and how much of each other one is."""
+    parts = [f"{part.name} {part.same} of {part.tensors} equal" for part in result.parts[:SHOWN]]
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _aligned(columns: list[str], rows: list[list[object]]) -> list[str]:

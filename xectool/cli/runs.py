@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,7 +42,7 @@ def list_runs(
 
     result = engine.runs.list_runs(root, tracking_uri)
     rows = [
-        [run.name, run.status, run.epochs, run.steps, *_best(run), run.started[:16].replace("T", " ")]
+        [run.name, _status(run), run.epochs, run.steps, *_best(run), run.started[:16].replace("T", " ")]
         for run in result.runs
     ]
     drawings: list[RenderableType] = [table(f"{counted(len(rows), 'run')} in {result.root}", COLUMNS, rows)]
@@ -104,7 +105,13 @@ def sync(
 
 
 def _best(run: RunRow) -> tuple[object, object]:
-    return (run.best, run.best_epoch) if run.best_epoch else ("-", "-")
+    if run.best_epoch:
+        return run.best, run.best_epoch
+    return ("-", "-") if math.isnan(run.loss_at_end) else (run.loss_at_end, "at its end")
+
+
+def _status(run: RunRow) -> str:
+    return f"{run.status}, {run.ended_by}" if run.ended_by else run.status
 
 
 def _names(runs: Sequence[str]) -> Sequence[str]:

@@ -141,11 +141,11 @@ def verdict(causes: Sequence[Cause], evidence: Evidence, notes: Sequence[Cause] 
         return f"{causes[0].code}: {in_one_line(causes)}"
     steps = evidence.steps.seen
     if not steps:
-        return f"nothing to judge: no step is on record ({evidence.status.state})"
+        return f"nothing to judge: no step is on record ({evidence.status.said})"
     few = f"; fewer than {FEWEST_STEPS} do not tell whether it learns" if steps < FEWEST_STEPS else ""
     leading = [LEADING[note.code] or note.problem.partition(":")[0] for note in notes if note.code in LEADING]
     first = f"; but {' and '.join(leading)}" if leading else ""
-    seen = f"{counted(steps, 'step')} ({evidence.status.state})"
+    seen = f"{counted(steps, 'step')} ({evidence.status.said})"
     return f"healthy: nothing above a note in {seen}{few}{first}"
 
 

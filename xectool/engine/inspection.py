@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xectool.checkpoint.inspection.byte_rules import BYTE_RULES
-from xectool.checkpoint.inspection.compare import TensorDifference, compare
+from xectool.checkpoint.inspection.compare import PartCompared, TensorDifference, compare
 from xectool.checkpoint.inspection.content_rules import CONTENT_RULES, tasks_of
 from xectool.checkpoint.inspection.facts import Inspected, inspect
 from xectool.checkpoint.inspection.fitness import Fitness, bit_exact, finished_epochs, fitness
@@ -50,7 +50,8 @@ class CheckpointInspected:
         epoch: Epoch as stored, None where it is not.
         step: Optimizer steps as stored, None where they are not.
         tasks: Loss by task of a regressor.
-        parameters: Numbers in the raw weights.
+        parameters: Numbers in the raw weights, but for those of buffers where these are known.
+        buffers: Numbers in its buffers, such as tables; None where nothing tells which tensors are buffers.
         finite: Whether every number in the file is finite.
         has_optimizer: Whether an optimizer state is there.
         has_ema: Whether averaged weights are there.
@@ -73,6 +74,7 @@ class CheckpointInspected:
         contract: Effect of every key of ``--config``.
         tensors: Every tensor, where they were asked for.
         compared: Tensors equal bit for bit in the other file; None without one.
+        parts: Of them and of those that are not, by part of the network.
         extracted: The file that was written.
         findings: Everything noticed.
     """
@@ -88,6 +90,7 @@ class CheckpointInspected:
     step: int | None
     tasks: Mapping[str, str]
     parameters: int
+    buffers: int | None
     finite: bool
     has_optimizer: bool
     has_ema: bool
@@ -108,6 +111,7 @@ class CheckpointInspected:
     contract: tuple[KeyEffect, ...] = ()
     tensors: tuple[TensorRow, ...] = ()
     compared: int | None = None
+    parts: tuple[PartCompared, ...] = ()
     extracted: str | None = None
     findings: tuple[Finding, ...] = field(default=())
 
@@ -159,15 +163,19 @@ def inspect_ckpt(  # noqa: PLR0913 - the function is the command: one argument a
     if run is not None and extract is None:
         contract, notes = _contract(facts, run, again, shlex.join(("xectool", "train", *asked)))
         findings += () if any(item.code == "XT-PLUGIN" for item in findings) else notes  # nothing can be taken
-    differences, compared = _compared(facts, contract, compare_with)
+    comparison = (
+        None if compare_with is None else compare(facts.layout, inspect(Path(os.path.expanduser(compare_with))).layout)
+    )
+    keys = (item for item in contract if item.effect != "same")
     extracted = None if target is None else write_part(facts, findings, run, target)
     result = _described(place, facts, findings, run)
     result = replace(
         result,
         lineage={**result.lineage, **outlook(facts, run)},
-        differences=differences,
+        differences=(*keys, *(comparison.differences if comparison else ())),
         contract=contract,
-        compared=compared,
+        compared=comparison.num_same if comparison else None,
+        parts=comparison.parts if comparison else (),
         extracted=extracted,
         tensors=tensor_rows(facts) if tensors else (),
     )
@@ -183,17 +191,6 @@ def _config_of(checkpoint: Path) -> str:
     return str(beside) if beside.is_file() else "CONFIG"
 
 
-def _compared(
-    facts: Inspected, contract: Sequence[KeyEffect], other: Path | str | None
-) -> tuple[tuple[TensorDifference | KeyEffect, ...], int | None]:
-    """Return keys whose effect is not ``same``, tensors that differ from another file, and how many are equal."""
-    keys = [item for item in contract if item.effect != "same"]
-    if other is None:
-        return tuple(keys), None
-    comparison = compare(facts.layout, inspect(Path(os.path.expanduser(other))).layout)
-    return (*keys, *comparison.differences), comparison.num_same
-
-
 def _concluded(
     result: CheckpointInspected, again: str, asked: Sequence[str], compare_with: Path | str | None
 ) -> CheckpointInspected:
@@ -204,7 +201,10 @@ def _concluded(
         following = " ".join((again, *fixes))
     number = sum(isinstance(item, TensorDifference) for item in result.differences)
     following = following.replace("train CONFIG", shlex.join(("train", *asked)))
-    said += f"; tensors that differ from {compare_with}: {number}" if number else ""
+    if number:
+        same = [part.name for part in result.parts if part.same == part.tensors]
+        said += f"; tensors that differ from {compare_with}: {number}"
+        said += f", none in {', '.join(same)}" if same else ""
     return replace(result, verdict=said, next=following)
 
 
@@ -257,6 +257,7 @@ def _described(
     done = finished_epochs(facts.layout, run.training.epochs if run is not None else None)
     fit = fitness(facts, done)
     errors = [found for found in findings if found.severity is Severity.ERROR]
+    parameters, buffers = parameters_of(facts)
     return CheckpointInspected(
         path=str(path),
         verdict=verdict(facts, errors),
@@ -268,7 +269,8 @@ def _described(
         epoch=layout.epoch,
         step=layout.step,
         tasks=tasks_of(layout),
-        parameters=parameters_of(facts),
+        parameters=parameters,
+        buffers=buffers,
         finite=not facts.nonfinite,
         has_optimizer=facts.optimizer is not None,
         has_ema=bool(layout.weights.get("ema")),

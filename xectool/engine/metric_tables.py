@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -32,7 +33,7 @@ def headline_rows(metrics: Mapping[str, float]) -> list[tuple[str, object, objec
     rows: list[tuple[str, object, object]] = []
     for metric in (name for name in HEADLINES if name in metrics):
         others = [metrics[name] for name in conventional(metric, metrics).values()]
-        rows.append((with_unit(metric), metrics[metric], min(others, default="")))
+        rows.append((with_unit(metric), _known(metrics[metric]), min(filter(math.isfinite, others), default="")))
     return rows
 
 
@@ -58,7 +59,7 @@ def other_rows(metrics: Mapping[str, float]) -> Rows:
     rest = sorted(
         (name for name in metrics if name not in shown), key=lambda name: (places.get(name, len(places)), name)
     )
-    return [[with_unit(name), metrics[name]] for name in rest]
+    return [[with_unit(name), _known(metrics[name])] for name in rest]
 
 
 def _of_faces(metrics: Mapping[str, float]) -> Iterator[Named]:
@@ -70,5 +71,10 @@ def _at_face(named: Named, face: str) -> str:
     return named.metric.pattern.format(**{**named.words, "face": face})
 
 
+def _known(value: float) -> object:
+    """Return a number as it is shown; of a mean over nothing, as of a face where no sensor was hidden, nothing."""
+    return None if math.isnan(value) else value
+
+
 def _short(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
+    return "-" if value is None or math.isnan(value) else f"{value:.3g}"

@@ -22,7 +22,7 @@ from xectool.engine.diagnose.run_health import RunHealth
 from xectool.engine.diagnose.run_health import run as diagnose_run
 from xectool.engine.output_places import require_file_place
 from xectool.engine.predicted_state import PREDICTIONS, stale_predictions
-from xectool.engine.run_files import measurement
+from xectool.engine.run_files import Measurement, measurement
 from xectool.engine.runs import local_time
 from xectool.errors import ConfigError, DiskError, duration
 from xectool.report.curves import draw_learning_curves
@@ -97,7 +97,7 @@ def _page(directory: Path, health: RunHealth, plots: list[PagePicture]) -> RunPa
         causes=[_cause(cause) for cause in (*health.causes, *health.notes)],
         curves=curves,
         plots=[plot for plot in plots if plot.caption not in drawn],
-        plots_note=_plots_note(directory, reader) if plots else "",
+        plots_note=_plots_note(directory, measurement(reader, epochs)) if plots else "",
         tables=(
             *_metrics(epochs[-1].metrics if epochs else {}, reader),
             PageTable("Incidents", ("incident", "kind", "step", "found"), tuple(_incidents(directory, reader))),
@@ -109,17 +109,17 @@ def _page(directory: Path, health: RunHealth, plots: list[PagePicture]) -> RunPa
     )
 
 
-def _plots_note(directory: Path, reader: RunReader) -> str:
+def _plots_note(directory: Path, shown: Measurement | None) -> str:
     """Return of what other state the plots are, which are drawn with the predictions beside them."""
     if not (directory / PREDICTIONS).is_file():
         return ""
-    return stale_predictions(directory, tolerant_yaml(directory / CONFIG_FILE), measurement(reader))
+    return stale_predictions(directory, tolerant_yaml(directory / CONFIG_FILE), shown)
 
 
 def _facts(reader: RunReader, epochs: int, attempt: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, str]:
     versions, status = attempt.get("versions", {}), reader.status()
     return {
-        "state": status.state,
+        "state": status.said,
         "kind": str(manifest.get("kind", "-")),
         "epochs": str(epochs),
         "steps": f"{status.step:,}",

@@ -174,7 +174,8 @@ def _side(place: Path | str, tracking_uri: str | None, root: Path) -> _Side:
     config = resolved_config(directory) if (directory / CONFIG_FILE).exists() else None
     if config is None:
         require_record(directory)
-    known = measurement(RunReader(directory))
+    reader = RunReader(directory)
+    known = measurement(reader, reader.epochs())
     metrics = {"epoch": known.epoch, **known.metrics} if known else {}
     params = run_params(config, {}) if config is not None else {}
     return _Side(str(directory), config, params, metrics, directory, known)

@@ -13,7 +13,7 @@ import yaml
 from xectool.config.serialize import from_yaml
 from xectool.errors import UsageError, in_shell
 from xectool.runlog.reader import RunReader
-from xectool.runlog.records import EpochRecord, EventRecord
+from xectool.runlog.records import EpochRecord
 from xectool.runlog.run_dirs import LISTING, require_record
 
 CONFIG_FILE: Final = "config.yaml"
@@ -38,13 +38,11 @@ class Measurement:
         epoch: That epoch; 0 where none was finished.
         step: Optimizer steps of the weights that were measured.
         metrics: What was measured.
-        was_cut: Whether ``--max-steps`` ended the run.
     """
 
     epoch: int
     step: int
     metrics: Mapping[str, float]
-    was_cut: bool = False
 
     @property
     def loss(self) -> float:
@@ -52,23 +50,21 @@ class Measurement:
         return self.metrics.get(BEST_METRIC, math.nan)
 
 
-def measurement(reader: RunReader) -> Measurement | None:
-    """Return what a run is known by; None of one that was never validated and has not come to its end."""
-    epochs = reader.epochs()
-    end = ended(reader)
-    was_cut = end is not None and end.data.get("status") == "max_steps"
+def measurement(reader: RunReader, epochs: list[EpochRecord]) -> Measurement | None:
+    """Return what a run is known by; None of one that finished no epoch and has not come to its end.
+
+    Args:
+        reader: Its record.
+        epochs: Its epochs, as the record gives them.
+    """
     if best := best_epoch(epochs) or (epochs[-1] if epochs else None):
-        return Measurement(best.epoch, best.step, best.metrics, was_cut)
+        return Measurement(best.epoch, best.step, best.metrics)
+    end = next((event for event in reversed(reader.last_events()) if event.kind == "finished"), None)
     metrics = end.data.get("metrics") if end is not None else None
     if end is None or not isinstance(metrics, Mapping):
         return None
     numbers = {str(name): float(value) for name, value in metrics.items() if isinstance(value, int | float)}
-    return Measurement(0, end.step, numbers, was_cut)
-
-
-def ended(reader: RunReader) -> EventRecord | None:
-    """Return the event with which the last attempt at a run finished; None where it has not."""
-    return next((event for event in reversed(reader.last_events()) if event.kind == "finished"), None)
+    return Measurement(0, end.step, numbers)
 
 
 def resolved_config(run_dir: Path) -> Mapping[str, Any]:

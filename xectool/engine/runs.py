@@ -11,7 +11,7 @@ from xectool.engine.arguments import typed
 from xectool.engine.mlflow_runs import MlflowRun, mlflow_runs
 from xectool.engine.run_comparison import RunDifference, RunsCompared
 from xectool.engine.run_comparison import compare as _compare
-from xectool.engine.run_files import BEST_METRIC, best_epoch, resolved_config
+from xectool.engine.run_files import BEST_METRIC, best_epoch, measurement, resolved_config
 from xectool.errors import UsageError, in_shell
 from xectool.runlog.reader import RunReader
 from xectool.runlog.run_dirs import USUAL_DIR, places_of_runs, run_dirs
@@ -38,6 +38,8 @@ class RunRow:
         steps: Optimizer steps.
         best: Lowest validation loss, NaN where none was measured.
         best_epoch: Epoch of that loss, 0 where none was measured.
+        loss_at_end: Validation loss measured at the end of a run that finished no epoch, else NaN.
+        ended_by: What ended a finished run before its last epoch, in words; empty where nothing did.
         started: Local time of the first record, ISO 8601; empty without any.
         seconds: Wall time from the first to the last record.
     """
@@ -50,6 +52,8 @@ class RunRow:
     steps: int = 0
     best: float = math.nan
     best_epoch: int = 0
+    loss_at_end: float = math.nan
+    ended_by: str = ""
     started: str = ""
     seconds: float = 0.0
 
@@ -139,6 +143,7 @@ def _row(path: Path) -> RunRow:
     except UsageError:  # one run of a newer version must not hide the others
         return RunRow(name, str(path), kind, "unreadable")
     best = best_epoch(epochs)
+    at_end = None if epochs else measurement(reader, epochs)
     return RunRow(
         name=name,
         path=str(path),
@@ -148,6 +153,8 @@ def _row(path: Path) -> RunRow:
         steps=status.step,
         best=best.metrics[BEST_METRIC] if best else math.nan,
         best_epoch=best.epoch if best else 0,
+        loss_at_end=at_end.loss if at_end else math.nan,
+        ended_by=status.ended_by,
         started=local_time(status.started),
         seconds=status.seconds,
     )

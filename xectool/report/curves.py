@@ -96,7 +96,7 @@ def plot_learning_curves(epochs: Sequence[Mapping[str, Any]], out_dir: Path) -> 
     """
     figure = draw_learning_curves(epochs)
     if figure is None:
-        return Written(notes=["no learning curves: no epoch has recorded a metric yet"])
+        return Written(notes=["no learning curves: they have a point a finished epoch, and no epoch is finished"])
     with house_style():
         return Written(files=save(figure, out_dir, "learning_curves"))
 

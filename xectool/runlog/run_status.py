@@ -8,6 +8,8 @@ from typing import Final
 from xectool.runlog.process import ProcessIdentity, is_alive
 from xectool.runlog.records import END_KINDS, AttemptRecord, EventRecord, Record
 
+_ENDED_BY: Final = {"max_steps": "ended by --max-steps", "early_stopped": "stopped early"}
+"""What a run that finished says of an end before its last epoch, by the message of its last word."""
 REFUSED_END: Final = "it ended by itself, and the disk took no last word: it is full, over quota or gone"
 """Message of a run whose page, which has its place on the disk from the start, says that records were refused."""
 SILENT_END: Final = "it ended by itself, and its last word is missing"
@@ -36,6 +38,16 @@ class RunStatus:
     lost: int
     original: str = ""
     unwritten: bool = False
+
+    @property
+    def ended_by(self) -> str:
+        """Return what ended a finished run before its last epoch, in words; empty where nothing did."""
+        return _ENDED_BY.get(self.message, "") if self.state == "finished" else ""
+
+    @property
+    def said(self) -> str:
+        """Return the state as a reader is told it."""
+        return f"{self.state}, {self.ended_by}" if self.ended_by else self.state
 
     @property
     def seconds(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -34,16 +35,27 @@ class TensorDifference:
 
 
 @dataclass(frozen=True)
+class PartCompared:
+    """How many tensors of a part of the network there are in two files, and how many are equal bit for bit."""
+
+    name: str
+    tensors: int
+    same: int
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Two files side by side.
 
     Attributes:
         num_same: Tensors that are equal bit for bit.
         differences: The others.
+        parts: The parts of the network, by the first word of a tensor's name.
     """
 
     num_same: int
     differences: tuple[TensorDifference, ...]
+    parts: tuple[PartCompared, ...] = ()
 
 
 def compare(here: Layout, there: Layout) -> Comparison:
@@ -53,11 +65,23 @@ def compare(here: Layout, there: Layout) -> Comparison:
     alone = [(role, "only here") for role in here.weights if role not in there.weights and shared]
     alone += [(role, "only there") for role in there.weights if role not in here.weights and shared]
     found = [TensorDifference(f"{role}: all weights", status) for role, status in alone]
-    total = 0
+    all_of, equal = Counter[str](), Counter[str]()
     for role, first, second in pairs:
-        found += _differences(role, first, second)
-        total += len(first.keys() | second.keys())
-    return Comparison(total - (len(found) - len(alone)), tuple(found))
+        differing = [*_differences(role, first, second)]
+        found += differing
+        own = Counter(
+            _part(role, name, len(pairs)) for name in (*first, *(name for name in second if name not in first))
+        )
+        all_of += own
+        equal += own - Counter(_part(role, item.tensor.partition(": ")[2], len(pairs)) for item in differing)
+    parts = tuple(PartCompared(name, number, equal[name]) for name, number in all_of.items())
+    return Comparison(equal.total(), tuple(found), parts)
+
+
+def _part(role: str, name: str, num_roles: int) -> str:
+    """Return the part of the network a tensor belongs to, and of which weights where both files have several sets."""
+    part = name.partition(".")[0]
+    return part if num_roles == 1 else f"{role}: {part}"
 
 
 def _differences(role: str, here: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> Iterator[TensorDifference]:

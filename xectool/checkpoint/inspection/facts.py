@@ -44,6 +44,7 @@ class Inspected:
         changed: Tensors and facts that are not those that were sealed, by their place.
         sidecar: Its digest in a ``.sha256`` file beside it; empty where that holds none, None without such a file.
         misfits: How the weights contradict the stored configuration; None where nobody could tell.
+        buffers: Names of the network's tensors that are no parameters; None where nobody could tell.
         foreign_tables: Index tables of another geometry than that of this xectool.
         outputs_differ: How outputs for fixed events differ from those stored, by the set of weights.
     """
@@ -56,6 +57,7 @@ class Inspected:
     changed: tuple[str, ...] = ()
     sidecar: str | None = None
     misfits: tuple[str, ...] | None = None
+    buffers: frozenset[str] | None = None
     foreign_tables: tuple[str, ...] = ()
     outputs_differ: Mapping[str, str] = field(default_factory=dict)
 

@@ -55,9 +55,16 @@ class TensorRow:
     constant: bool = False
 
 
-def parameters_of(facts: Inspected) -> int:
-    """Return how many floating-point numbers the raw weights hold."""
-    return sum(value.numel() for value in facts.layout.main.values() if value.is_floating_point())
+def parameters_of(facts: Inspected) -> tuple[int, int | None]:
+    """Return how many floating-point numbers of the raw weights are parameters, and how many are of buffers.
+
+    Of a file that describes no network nobody knows which are buffers: all of them are counted, and None goes with it.
+    """
+    sizes = {name: value.numel() for name, value in facts.layout.main.items() if value.is_floating_point()}
+    if facts.buffers is None:
+        return sum(sizes.values()), None
+    buffers = sum(size for name, size in sizes.items() if name in facts.buffers)
+    return sum(sizes.values()) - buffers, buffers
 
 
 def sections_of(facts: Inspected) -> tuple[Section, ...]:

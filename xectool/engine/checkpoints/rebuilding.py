@@ -19,7 +19,7 @@ from xectool.config.load import config_from_dict
 from xectool.config.root import RunConfig, require_kind
 from xectool.engine.checkpoints.bare import bare_misfits
 from xectool.engine.checkpoints.moments import misplaced_moments
-from xectool.engine.checkpoints.resume_contract import misfits
+from xectool.engine.checkpoints.resume_contract import buffers_of, misfits
 from xectool.errors import ConfigError, XecError
 from xectool.findings import Finding, Severity
 from xectool.models.build import build_model
@@ -50,7 +50,7 @@ def rebuilt(facts: Inspected) -> tuple[Inspected, tuple[Finding, ...]]:
         return facts, (Finding(error.code, Severity.ERROR, error.problem, error.where, fix=error.fix),)
     config = _without_positions(layout.config)
     try:
-        facts = replace(facts, misfits=misfits(config, layout.main))
+        facts = replace(facts, misfits=misfits(config, layout.main), buffers=buffers_of(config))
     except ConfigError as error:
         problem = f"the stored configuration is not valid: {error.problem}"
         return facts, (Finding("K15", Severity.ERROR, problem, "meta.config", fix="xectool config check CONFIG"),)

@@ -124,9 +124,19 @@ def shapes_of(config: RunConfig) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in _blueprint(config).items()}
 
 
+def buffers_of(config: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the tensors of a network that are no parameters, such as masks and tables."""
+    network = _network(config_from_dict(config, "the checkpoint's configuration"))
+    return frozenset(network.state_dict()) - {name for name, _ in network.named_parameters()}
+
+
 def _blueprint(config: RunConfig) -> dict[str, torch.Tensor]:
+    return dict(_network(config).state_dict())
+
+
+def _network(config: RunConfig) -> torch.nn.Module:
     with torch.random.fork_rng(devices=[]), _WithoutStorage():
-        return dict(build_model(config).state_dict())
+        return build_model(config)
 
 
 def resume_contract(

@@ -89,8 +89,16 @@ def tracker_settings(parts: RunParts, directory: Path, attempt: int) -> TrackerS
 def _counted(model: torch.nn.Module) -> str:
     """Return how many parameters are trained, and of how many, as those of ``inspect-ckpt`` are all of them."""
     trained, all_of_them = num_parameters(model, trainable=True), num_parameters(model)
-    rest = "the others are of frozen parts and of tasks that are not enabled"
-    return f"{trained:,} trained" + (f" of {all_of_them:,}; {rest}" if trained < all_of_them else "")
+    still = (name.split(".") for name, value in model.named_parameters() if not value.requires_grad)
+    tasks: list[str] = []
+    frozen: list[str] = []
+    for head, *rest in dict.fromkeys(
+        (words[0], *words[1:2]) if words[0] == "heads" else (words[0],) for words in still
+    ):
+        (tasks if rest else frozen).extend(rest or [head])
+    why = [f"{', '.join(frozen)} frozen"] if frozen else []
+    why += [f"no task {', '.join(tasks)}"] if tasks else []
+    return f"{trained:,} trained" + (f" of {all_of_them:,}: {'; '.join(why)}" if why else "")
 
 
 def num_parameters(model: torch.nn.Module, trainable: bool = False) -> int:
