@@ -387,11 +387,11 @@ def test_a_resume_says_what_was_asked_for_before(tiny_config: Config) -> None:
 @pytest.mark.parametrize(
     ("before", "now", "batch", "asked"),
     [
-        (1, 1, 8, "8 (as in the checkpoint)"),
-        (1, 2, 4, "4 (as in the checkpoint: 8 events over 2 ranks)"),
-        (4, 2, 16, "16 (as in the checkpoint: 32 events over 2 ranks)"),
-        (1, 3, 8, "8 (as in the checkpoint, with 1 rank)"),  # cannot be shared among 3
-        (1, 16, 8, "8 (as in the checkpoint, with 1 rank)"),
+        (1, 1, 8, "8   # as in the checkpoint"),
+        (1, 2, 4, "4   # as in the checkpoint: 8 events over 2 ranks"),
+        (4, 2, 16, "16   # as in the checkpoint: 32 events over 2 ranks"),
+        (1, 3, 8, "8   # as in the checkpoint, with 1 rank"),  # cannot be shared among 3
+        (1, 16, 8, "8   # as in the checkpoint, with 1 rank"),
     ],
 )
 def test_the_batch_asked_for_keeps_the_events_of_a_step_over_all_ranks(
@@ -406,7 +406,7 @@ def test_the_batch_asked_for_keeps_the_events_of_a_step_over_all_ranks(
     ]
     with pytest.raises(CheckpointError, match="in the middle of an epoch") as caught:
         require_resumable(sized[0], checkpoint, None, Path("a.pt"), now)
-    assert caught.value.fix.startswith(f"--set data.batch_size={asked}, or start a new run")
+    assert caught.value.fix.startswith(f"--set data.batch_size={asked}\n--set checkpoint.init_from=")
     require_resumable(sized[1], checkpoint, None, Path("a.pt"), now)
 
 

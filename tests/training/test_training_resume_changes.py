@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from xectool.checkpoint import store
 from xectool.engine.training_run.result import TrainResult
 from xectool.errors import CheckpointError
 from xectool.training.process.progress import NullObserver
+from xectool.training.saving.refused import ResumeRefused
 
 pytestmark = pytest.mark.usefixtures("shallow")
 Config = Callable[..., Path]
@@ -60,11 +62,11 @@ def test_an_average_that_is_dropped_or_begins_in_mid_run_is_told(tiny_config: Co
 
 
 @pytest.mark.parametrize(
-    ("saved_as", "end", "share", "word"),
-    [((2, 8, None), 5, "0.5", "lowers"), ((1, 4, {"position": 0, "batch": 0}), 6, "2", "raises")],
+    ("saved_as", "share", "word"),
+    [((2, 8, None), "0.5", "lowers"), ((1, 4, {"position": 0, "batch": 0}), "2", "raises")],
 )
 def test_another_number_of_events_a_step_is_told_with_what_works_then(
-    tiny_config: Config, saved_as: tuple[int, int, dict[str, int] | None], end: int, share: str, word: str
+    tiny_config: Config, saved_as: tuple[int, int, dict[str, int] | None], share: str, word: str
 ) -> None:
     """It said "raise" of a batch that got smaller, and its own option was refused in mid-epoch after that."""
     config = tiny_config(training={"epochs": 4})
@@ -87,7 +89,7 @@ def test_another_number_of_events_a_step_is_told_with_what_works_then(
     assert f"from the end of an epoch: --set {keeping}" in other
     with pytest.raises(CheckpointError):  # why the option alone is not what is offered then
         engine.train(config, resume="auto", overrides=[keeping])
-    engine.train(config, resume="auto", max_steps=end)  # the end of the epoch
+    engine.train(config, resume="auto", overrides=["training.epochs=1"])  # to the end of the epoch
     assert engine.train(config, resume="auto", overrides=[keeping], dry_run=True).status == "dry_run"
 
 
@@ -101,3 +103,20 @@ def test_a_decay_that_auto_made_is_not_held_against_a_resume(tiny_config: Config
     )
     assert "CFG-65" not in told(resumed)
     assert "CFG-65" in told(asked)
+
+
+def test_a_refused_resume_gives_whole_lines_with_and_without_it(tiny_config: Config) -> None:
+    """A parenthesis in the middle broke the shell, and the new run was offered together with ``--resume``."""
+    config = tiny_config()
+    run = engine.train(config, max_steps=1).run_dir
+    with pytest.raises(ResumeRefused) as caught:
+        engine.train(config, resume="auto", overrides=["data.batch_size=4"])
+    options = [line.partition("   # ")[0] for line in caught.value.fix.split("\n")]
+    anew = f"--set checkpoint.init_from={run}/checkpoint_last.pt --run-name r-again"
+    assert options == ["--set data.batch_size=8", anew]
+    argv = ["train", str(config), "--resume", "auto", "--set", "data.batch_size=4"]
+    whole = [line.partition("   # ")[0] for line in caught.value.with_line(argv).fix.split("\n")]
+    assert whole == [f"xectool {' '.join(argv)} {options[0]}", f"xectool {' '.join([*argv[:2], *argv[4:]])} {anew}"]
+    again = shlex.split(whole[0])
+    settings = [value for word, value in itertools.pairwise(again) if word == "--set"]
+    assert engine.train(config, resume="auto", overrides=settings, dry_run=True).status == "dry_run"

@@ -28,6 +28,7 @@ from xectool.errors import (
     Misnamed,
     UsageError,
     XecError,
+    nearest,
 )
 
 
@@ -133,9 +134,9 @@ def _mistyped(error: TyperException, app: Callable[..., Any], argv: Sequence[str
 
     wanted = getattr(getattr(error, "param", None), "metavar", None)
     problem, help_line = error.format_message(), f"xectool {_helping(app, argv)} --help".replace("  ", " ")
-    fix = completed(wanted or "", argv) or help_line
+    fix = completed(wanted or "", argv) or _respelt(error, argv) or help_line
     if argv[:1] == ["runs"] and argv[1:] and "No such command" in problem:
-        problem, fix = _of_runs(problem, argv)
+        problem, fix = _of_runs(problem, argv, fix)
     if option := str(getattr(error, "option_name", "")):  # one that is not known, or that lacks its value
         word = next((word for word in argv if word.startswith(option)), option)
         if re.fullmatch(r"-[.\d]\S*", word):
@@ -146,11 +147,23 @@ def _mistyped(error: TyperException, app: Callable[..., Any], argv: Sequence[str
     return UsageError(problem or "no command is given", where="command line", fix=fix)
 
 
-def _of_runs(problem: str, argv: Sequence[str]) -> tuple[str, str]:
+def _respelt(error: TyperException, argv: Sequence[str]) -> str:
+    """Return the command line with the command or option that was most likely meant; nothing where none is near."""
+    command = re.match(r"No such command '([^']+)'\. Did you mean '([^']+)'", error.format_message())
+    wrong = command[1] if command else str(getattr(error, "option_name", ""))
+    near = [command[2]] if command else nearest(wrong, getattr(error, "possibilities", None) or (), 1)
+    words = [word.partition("=") for word in argv]
+    at = next((at for at, word in enumerate(words) if word[0] == wrong), None)
+    if not near or at is None:
+        return ""
+    return shlex.join(["xectool", *argv[:at], "".join((near[0], *words[at][1:])), *argv[at + 1 :]])
+
+
+def _of_runs(problem: str, argv: Sequence[str], fix: str) -> tuple[str, str]:
     """Return problem and fix of a word after ``runs`` that is no command of it: most mean a directory."""
     if os.path.isdir(argv[1]):
         return "the directory of the runs is an option", shlex.join(["xectool", "runs", "--root", *argv[1:]])
-    return f"{problem} Other runs than those in ./artifacts: --root DIR", "xectool runs --help"
+    return f"{problem} Other runs than those in ./artifacts: --root DIR", fix
 
 
 def _require_working_directory() -> None:

@@ -14,6 +14,7 @@ from xectool.config.invalid import InvalidConfigError, config_finding
 from xectool.config.section import NUMBER
 from xectool.config.yaml_mistakes import told
 from xectool.errors import ConfigError, in_shell, nearest
+from xectool.errors.misnamed import MisnamedConfig, meant
 from xectool.findings import Finding
 
 KeyPath = tuple[str, ...]
@@ -172,8 +173,10 @@ def _read_text(path: Path) -> str:
         names = {item.stem: item.name for item in found}  # their ends are alike, whatever was meant
         new = where if path.suffix else f"{where}.yaml   # or name a run: xectool runs"
         near = nearest(path.stem, names, 1)
-        hint = f"did you mean '{names[near[0]]}'?" if near else f"xectool config init > {new}"
-        raise ConfigError("no such config file", where=where, fix=hint, code="CFG-00") from None
+        problem, fix = "no such config file", f"xectool config init > {new}"
+        if near:
+            raise meant(MisnamedConfig, problem, path, [names[near[0]]], "CFG-00") from None
+        raise ConfigError(problem, where=where, fix=fix, code="CFG-00") from None
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"not a text file (byte {error.start} is not UTF-8)",

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from xectool.config.list_files import list_entries, read_list
 from xectool.errors import DataFileError, in_shell, nearest
+from xectool.errors.misnamed import MisnamedFile, meant
 
 Place = tuple[object, str]  # what two names of one tree of one file have in common
 
@@ -194,10 +195,9 @@ def missing_file(path: str, kind: str = "file") -> DataFileError:
             f"{problem}: there is no directory '{parent}'", where=path, fix=f"ls {in_shell(parent.parent)}"
         )
     close = nearest(Path(path).name, sorted(entry.name for entry in parent.iterdir()))
-    fix = (
-        f"did you mean {', '.join(repr(str(parent / name)) for name in close)}?" if close else f"ls {in_shell(parent)}"
-    )
-    return DataFileError(problem, where=path, fix=fix)
+    if close:
+        return meant(MisnamedFile, problem, path, close)
+    return DataFileError(problem, where=path, fix=f"ls {in_shell(parent)}")
 
 
 def several_in_one(spec: str) -> list[str]:

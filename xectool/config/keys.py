@@ -14,6 +14,7 @@ from xectool.config.root import KINDS, SECTION_ORDER
 from xectool.config.section import Section
 
 _UNUSUAL = 3  # sections that have a key of one name, which then leads to any of them
+_MISSPELT = 2  # edits of a name that another trainer has
 _LONGEST_NAME = 200  # of a key with its sections; no key is near to more, and to look takes seconds
 # What people write, from the older system's command line, its documents and other trainers, and where it lives here.
 MOVED = {
@@ -120,7 +121,11 @@ def nearest_key(unknown: str, kind: str) -> str | None:
     near = {dotted: key for dotted, key in known.items() if not usual or key.leaf != leaf or key.parent == parent}
     scored = [(_score(parent, leaf, key), rank, dotted) for rank, (dotted, key) in enumerate(near.items())]
     score, _, dotted = min(scored)
-    return dotted if score <= max(1.5, 0.4 * len(leaf)) else None
+    if score <= max(1.5, 0.4 * len(leaf)):
+        return dotted
+    others = [edit_distance(leaf.lower(), old) for old in MOVED]  # a name from elsewhere, misspelt
+    elsewhere = list(MOVED.values())[others.index(min(others))]
+    return elsewhere if min(others) <= _MISSPELT < len(leaf) / 2 and elsewhere in known else None
 
 
 def edit_distance(first: str, second: str) -> int:

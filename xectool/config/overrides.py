@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from xectool.config.document import SET, Document, KeyPath, parse_value
 from xectool.config.invalid import NOTE, place
-from xectool.config.keys import keys_of
+from xectool.config.keys import keys_of, nearest_key
 from xectool.config.root import KINDS
+from xectool.config.serialize import inline_yaml
 from xectool.errors import ConfigError, in_shell
 from xectool.findings import Finding, Severity
 
@@ -27,13 +29,27 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
             raise ConfigError(
                 f"expected section.key=value, got '{text}'",
                 where=SET,
-                fix="--set training.lr=1e-4",
+                fix=_written_out(text, document),
                 code="CFG-01",
             )
         given, path = partial(_given, key), tuple(key.split("."))
         if document.has(path) and document.origin(key) != SET:
             document.overridden.add(path)
         _write(document, key, parse_value(value, f"{SET} {key}", given), SET)
+
+
+def _written_out(text: str, document: Document) -> str:
+    """Return the setting that was meant: its key, with the value that was given in another form, or the one it has."""
+    key, value = re.fullmatch(r"[\s.]*([\w.]*)[\s:=]*(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    written = document.get(("kind",))
+    kind = written if isinstance(written, str) and written in KINDS else next(iter(KINDS))
+    key = re.sub(r"\.+", ".", key).strip(".")
+    known = keys_of(kind).get(key) or keys_of(kind).get(nearest_key(key, kind) or "" if key else "")
+    if known is None or known.is_section:
+        return "xectool config schema   # lists the keys: --set section.key=value"
+    path = tuple(known.dotted.split("."))
+    own = value or inline_yaml(document.get(path) if document.has(path) else known.default())
+    return _given(known.dotted, own)
 
 
 def _given(key: str, value: str) -> str:

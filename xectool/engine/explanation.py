@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from xectool.config.key_page import KeyPage, all_keys, key_pages
+from xectool.config.keys import nearest_key
+from xectool.config.root import KINDS
 from xectool.errors import UsageError, counted
 from xectool.explanations import Entry, library
 from xectool.explanations.library import canonical, word_set
@@ -195,7 +197,8 @@ def _plugin_rules() -> Iterator[tuple[type[Rule[object]], str]]:
 
 def _unknown(topic: str) -> UsageError:
     others = (rule.code for rule, _ in _plugin_rules())
-    near = library().near(topic, (*all_keys(), *metric_names(), *others))
+    keys = (nearest_key(topic.strip(), kind) for kind in KINDS if "." in topic)  # as --set proposes it
+    near = list(dict.fromkeys([*filter(None, keys), *library().near(topic, (*all_keys(), *metric_names(), *others))]))
     fix = f"xectool explain {near[0]}" if near else "xectool explain   # lists the topics"
     also = f"; near: {', '.join(near)}" if near else ""
     return UsageError(f"nothing is known about '{topic}'{also}", where="command line", fix=fix)

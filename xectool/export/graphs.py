@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from xectool.config.tasks import TASK_UNITS
 from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS
-from xectool.errors import UsageError, did_you_mean, unknown_choice
+from xectool.errors import UsageError, nearest, unknown_choice
 from xectool.export.ports import BOOL, FLOAT32, Port
 from xectool.models.heads import TargetTransform
 from xectool.models.inpainter import Inpainter
@@ -226,11 +226,12 @@ def _require_readings_apart(graph: RegressorGraph | SensorGraph) -> None:
 def _check_tasks(tasks: Sequence[str], trained: Sequence[str]) -> None:
     for task in tasks:
         if task not in trained:
-            hint = did_you_mean(task, trained)
+            near = nearest(task, trained, 1)
+            wanted = dict.fromkeys(near[0] if name == task else name for name in tasks) if near else trained
             raise UsageError(
                 f"task '{task}' was never trained in this checkpoint (trained: {', '.join(trained)})",
                 where="--tasks",
-                fix=f"--tasks {','.join(trained)}" + (f"   # {hint}" if hint else ""),
+                fix=f"--tasks {','.join(wanted)}",
                 code="XT-EXPORT-TASK",
             )
     if len(set(tasks)) != len(tasks):

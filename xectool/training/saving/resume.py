@@ -20,6 +20,7 @@ from xectool.data.events import EventSource
 from xectool.errors import CheckpointError, counted, in_shell
 from xectool.models.regressor import GAUSSIAN_NLL
 from xectool.training.saving.late_exclusion import saved_exclude
+from xectool.training.saving.refused import ResumeRefused
 from xectool.training.saving.resolved import frozen
 
 # Keys that change what the weights mean; a resume with another value would train on silently wrong.
@@ -255,21 +256,16 @@ def _refusal(
 ) -> CheckpointError:
     shown = "; ".join(f"{key}: {saved} in the checkpoint, {current} now" for key, saved, current in differing[:5])
     more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
-    start = (
-        f"start a new run from its weights: {starting_from(path)} --run-name {in_shell(f'{path.parent.name}-again')}"
-    )
+    anew = f"{starting_from(path)} --run-name {in_shell(f'{path.parent.name}-again')}"
     keys = [key for key, _, _ in differing]
     pasted = [as_saved(key, batch[0] if key == _BATCH else saved) for key, saved, _ in differing if key != _FILES]
+    remark = f"as in the checkpoint{batch[1] if _BATCH in keys else ''}"
     if _FILES in keys:
-        pasted.append(f"--set {_FILES}=PATH with the same files, under the names they had")
-    return CheckpointError(
-        f"resuming {effect}: {shown}{more}",
-        where=str(path),
-        fix=start
-        if "kind" in keys or (_FILES, _UNNAMED) in [found[:2] for found in differing]
-        else f"{' '.join(pasted)} (as in the checkpoint{batch[1] if _BATCH in keys else ''}), or {start}",
-        code="CFG-46",
-    )
+        pasted.append(f"--set {_FILES}=PATH")
+        remark += "; PATH: the same files, under the names they had"
+    is_lost = "kind" in keys or (_FILES, _UNNAMED) in [found[:2] for found in differing]
+    keeping = ("", "") if is_lost else (" ".join(pasted), remark)
+    return ResumeRefused.of(f"resuming {effect}: {shown}{more}", str(path), keeping, anew)
 
 
 def as_saved(key: str, saved: Any) -> str:
