@@ -11,6 +11,7 @@ import pytest
 from xectool import engine
 from xectool.cli import app
 from xectool.cli.boundary import run as run_cli
+from xectool.diagnosis.cause import Cause, Diagnosis
 
 Write = Callable[[Any], Path]
 LATE = {
@@ -97,5 +98,29 @@ def test_evidence_is_cut_on_the_screen_and_whole_in_json(course: Any, write_run:
     shown = capsys.readouterr()
     lines = (shown.out + shown.err).splitlines()
     assert len(lines) < 20
-    if len(cause.evidence) > 6:
-        assert any(f"and {len(cause.evidence) - 6} more (--json)" in line for line in lines)
+
+
+@pytest.mark.parametrize(("count", "hidden"), [(9, True), (7, False)])
+def test_many_further_causes_of_one_code_are_cut_on_the_screen_and_on_the_page(
+    course: Any,
+    write_run: Write,
+    capsys: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    count: int,
+    hidden: bool,
+) -> None:
+    """One line is not replaced by a line that says there is one more."""
+    run = course(steps=80)
+    run.event(1, "run_start", num_train=1600, steps_per_epoch=20)
+    told = tuple(f"also: entry {entry} of a.root is far away" for entry in range(count))
+    cause = Cause("XT-SPIKE-EVENT", 0.9, "an event", told, "xectool explain XT-SPIKE-EVENT", symptom="spike")
+    monkeypatch.setattr("xectool.engine.diagnose.run_health.diagnose", lambda *_: Diagnosis("an event", (cause,)))
+    place = write_run(run)
+    assert engine.diagnose.run(place).causes[0].evidence == told
+    assert run_cli(app.app, ["diagnose", "run", str(place)]) == 1
+    shown = capsys.readouterr()
+    page = Path(engine.report(place, tmp_path / "report.html").path).read_text()
+    for text in (shown.out + shown.err, page):
+        assert [line in text for line in told] == [True] * 6 + [not hidden] * (count - 6)
+        assert ("and 3 more (--json)" in text) == hidden

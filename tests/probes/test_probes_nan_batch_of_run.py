@@ -35,7 +35,7 @@ def test_files_of_the_run_are_read_and_others_of_the_configuration_told(
     result = search(run, tmp_path, other, ["training.lr=1e-3"])
     assert result.event["entry"] == 5
     assert result.event["file"].startswith(str(own))
-    (said,) = [line for line in result.why if "data.train_path" in line]
+    said = result.why[0]  # before all evidence, which is cut on the screen
     assert f"the run's own were read, {own}" in said
     assert "not applied, for the run's own configuration is searched: training.lr=1e-3" in result.why
     assert shlex.split(result.reproduce)[:4] == ["xectool", "diagnose", "nan-batch", "--batch"]
@@ -176,6 +176,8 @@ def test_a_finite_spike_of_the_run_is_told(write_config: Write, tmp_path: Path) 
     assert search(run, tmp_path).verdict == "nothing is non-finite"
     with RunWriter(run) as writer:
         writer.resume(4, 1)
+        writer.event("spike", "step 5: loss 14 where 1.3 was normal (record)", step=5, loss=14.0, by_mask=True)
+        assert search(run, tmp_path).verdict == "nothing is non-finite"  # a mask made it
         writer.event("spike", "step 5: loss 12 where 1.3 was normal (record)", step=5, loss=12.0)
     result = search(run, tmp_path)
     assert not result.found

@@ -232,12 +232,6 @@ def _cell(value: object) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
-def few(lines: Sequence[str], most: int = 6) -> list[str]:
-    """Return the first lines of evidence, and how many more there are."""
-    more = len(lines) - most
-    return [*lines[:most], f"and {more} more (--json)"] if more > 0 else [*lines]
-
-
 def verdict_box(verdict: str, why: Sequence[str], next_line: str, good: bool) -> Group:
     """Return the box that every diagnosis ends with: Verdict, Why, Next.
 

@@ -25,6 +25,7 @@ from xectool.engine.predicted_state import PREDICTIONS, stale_predictions
 from xectool.engine.run_files import Measurement, measurement
 from xectool.engine.runs import local_time
 from xectool.errors import ConfigError, DiskError, duration
+from xectool.findings import few
 from xectool.report.curves import draw_learning_curves
 from xectool.report.run_page import PageCause, PagePicture, PageTable, RunPage, picture, pictures, render
 from xectool.report.step_curves import StepCourse, draw_steps
@@ -134,7 +135,7 @@ def _facts(reader: RunReader, epochs: int, attempt: Mapping[str, Any], manifest:
 
 
 def _cause(cause: Cause) -> PageCause:
-    evidence = (*cause.evidence, *(f"ruled out: {line}" for line in cause.ruled_out))
+    evidence = (*few(cause.evidence), *(f"ruled out: {line}" for line in cause.ruled_out))
     return PageCause(cause.code, cause.severity.value, cause.problem, evidence, cause.fix)
 
 

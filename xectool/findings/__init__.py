@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -88,3 +88,13 @@ def to_paste(label: str, lines: str) -> str:
     if any(not line.startswith("#") for line in rest):
         return f"{label}\n{lines}"
     return "\n".join((f"{label} {first}", *(f"{' ' * len(label)} {line}" for line in rest)))
+
+
+def few(lines: Sequence[str], most: int = 6) -> list[str]:
+    """Return the first lines of evidence, and how many more there are; no single line is hidden so.
+
+    >>> few("abc", most=2), few("abcd", most=2)
+    (['a', 'b', 'c'], ['a', 'b', 'and 2 more (--json)'])
+    """
+    more = len(lines) - most
+    return [*lines[:most], f"and {more} more (--json)"] if more > 1 else [*lines]

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xectool.cli.options import DeviceOption, JsonOption, MaxEventsOption, SetOption, run_word
-from xectool.cli.render import AlreadyShown, Output, few, verdict_box
+from xectool.cli.render import AlreadyShown, Output, verdict_box
 from xectool.errors import EXIT_BAD_RESULT
+from xectool.findings import few
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from xectool.engine.diagnose.nonfinite import NanBatchResult
 
-MOST_WHY = 8  # with the facts of a culprit
+MOST_WHY = 12  # with what was read instead of what was given, which comes first, and the facts of a culprit
 
 
 def nan_batch(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xectool.cli.options import JsonOption, run_word
-from xectool.cli.render import AlreadyShown, Output, few, table, verdict_box
+from xectool.cli.render import AlreadyShown, Output, table, verdict_box
 from xectool.errors import EXIT_BAD_RESULT, counted, in_shell
-from xectool.findings import to_paste
+from xectool.findings import few, to_paste
 
 if TYPE_CHECKING:
     from rich.console import Console

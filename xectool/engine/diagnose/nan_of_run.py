@@ -90,8 +90,12 @@ class SearchedRun:
         return (*self.history.files.notes, *([ignored] if self.ignored else []))
 
     def with_spikes(self, verdict: Verdict) -> Verdict:
-        """Return a verdict with the finite spikes of the run, which are no answer to the question and worth a look."""
-        spikes = [event for event in self.history.events if event.kind == "spike"]
+        """Return a verdict with the finite spikes of the run, which are no answer to the question and worth a look.
+
+        Those that a mask alone made are none, as for `diagnose run`.
+        """
+        found = (event for event in self.history.events if event.kind == "spike")
+        spikes = [event for event in found if not event.data.get("by_mask")]
         if not spikes:
             return verdict
         more = f", the first of {len(spikes)}" if len(spikes) > 1 else ""

@@ -136,7 +136,7 @@ def nan_batch(  # noqa: PLR0913  the function is the command: one argument an op
         verdict = replace(verdict, verdict=f"validation: {verdict.verdict}", why=(VALIDATION, *verdict.why))
     if searched is not None:
         verdict, notes = searched.with_spikes(verdict), searched.notes()
-        verdict, search = replace(verdict, why=(*verdict.why, *notes)), replace(search, notes=(*search.notes, *notes))
+        verdict, search = replace(verdict, why=(*notes, *verdict.why)), replace(search, notes=(*search.notes, *notes))
     reproduce = _command(kept, config, overrides) if kept else ""
     return _result(search, subject, verdict, kept, reproduce)
 
