@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,22 +12,19 @@ from xectool.checks.file_rules import FILE_RULES
 from xectool.checks.running import Inspection, Progress, Silent, inspect_sample, repeated_events, shared_events
 from xectool.checks.sample import EVENTS_A_FILE, Sample, ScanSettings
 from xectool.checks.sandbox import TIME_LIMIT_S
-from xectool.checks.sharing import Sharing, plan_sharing
 from xectool.checks.unit_mends import unit_mends
 from xectool.config.inputs import Place, expand_inputs, place_of, present_inputs, split_tree
 from xectool.config.load import LoadedConfig, config_from_overrides, load_config
-from xectool.config.platform import Platform, available_memory
 from xectool.config.root import RegressorConfig, RunConfig
-from xectool.config.rules.capacity import is_on_cpu
-from xectool.config.rules.count import prediction_bytes
 from xectool.config.rules.path import network_rules, validation_rules
 from xectool.config.unit_mends import with_one_line
 from xectool.engine.check_lines import Told
+from xectool.engine.check_use import look_at_use
 from xectool.engine.data_report import DataChecked, summarised
 from xectool.engine.output_places import require_folder
 from xectool.engine.proposed_names import with_proposed
 from xectool.engine.sensor_map import draw_plots
-from xectool.errors import DataFileError, UsageError, XecError, in_shell
+from xectool.errors import DataFileError, UsageError, in_shell
 from xectool.findings import Finding, Report, Severity
 from xectool.rules import run_rules
 from xectool.rules.plugins import plugin_rules
@@ -95,7 +91,7 @@ def check_data(
         facts.shared, facts.shared_files = shared_events(_trained_part(sample, validated), facts.other, how)
     facts.together = _together(facts, validated, options)
     if config is not None:
-        _look_at_use(facts, config)
+        look_at_use(facts, config)
         facts.num_validated = facts.other.num_events if facts.other and not options.against else None
     ran = run_rules((*DATA_CHECKS, *plugin_rules("checks", DATA_CHECKS)), facts)
     beside = (
@@ -234,58 +230,3 @@ def _aside(facts: DataFacts, is_validation: bool) -> list[Finding]:
         worst = Severity.ERROR if is_validation else Severity.WARNING
         found += [replace(item, severity=worst) if item.severity is Severity.ERROR else item for item in values]
     return [replace(item, problem=f"{title}: {item.problem}") for item in found if item.severity is not Severity.INFO]
-
-
-def _look_at_use(facts: DataFacts, config: RunConfig) -> None:
-    facts.memory_bytes = available_memory(config.distributed.num_gpus)
-    facts.is_on_gpu = not is_on_cpu(config, Platform.detect())
-    facts.sharing, facts.refusal = _sharing(facts.sample, config)
-    facts.disk_needed_bytes = {
-        "checkpoints": float(_checkpoints_bytes(config)),
-        "predictions": (facts.other.num_events if facts.other else 0) * prediction_bytes(config),
-    }
-    place = Path(config.checkpoint.save_dir).expanduser().absolute()
-    facts.free_disk_bytes = shutil.disk_usage(next(path for path in (place, *place.parents) if path.exists())).free
-
-
-def _checkpoints_bytes(config: RunConfig) -> int:
-    # torch, which a check without a configuration does without
-    from xectool.training.memory_estimate.host import checkpoint_bytes_of, kept_checkpoints
-    from xectool.training.memory_estimate.network import EmptyNetwork
-
-    return kept_checkpoints(config) * checkpoint_bytes_of(EmptyNetwork.build(config).model, config)
-
-
-def _sharing(sample: Sample, config: RunConfig) -> tuple[Sharing | None, XecError | None]:
-    from xectool.config.left_out import entries_left_out, refuse_beyond
-    from xectool.data.plan import DataPlan
-    from xectool.data.source import open_source
-
-    tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
-    try:
-        # as training opens them: with the fiducial cut, and without what is left out
-        files = tuple(facts.where for facts in sample.files)
-        gone: set[tuple[int, int]] = set()
-        for index, facts in enumerate(sample.files):
-            entries = entries_left_out(config.data, facts.where)
-            refuse_beyond(config.data, facts.where, entries, facts.num_entries)
-            gone |= {(index, entry) for entry in entries}
-        source = open_source(
-            config.data.model_copy(update={"train_path": files, "exclude": ()}),
-            "train",
-            tasks,
-            exclude=gone,
-        )
-        plan = DataPlan(
-            source.files,
-            batch_size=config.data.batch_size,
-            seed=config.training.seed,
-            shuffle=config.data.shuffle,
-            num_shards=config.data.num_shards,
-            chunksize=config.data.chunksize,
-            world_size=config.distributed.num_gpus,
-            drop_last=config.data.drop_last,
-        )
-    except XecError as error:
-        return None, error
-    return plan_sharing(source.files, plan, config.data.num_workers), None
