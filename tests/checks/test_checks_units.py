@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import shlex
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -174,6 +177,41 @@ def test_lines_that_write_files_say_what_they_wrote_and_what_comes_next(written:
     assert units[0].startswith("wrote nan_GeV.root: 24 events of ")
     assert whole[0] == "wrote nan_GeV_whole.root: 24 events of nan_GeV.root, uvwTruth changed in 2"
     assert whole[1] == "next: xectool check-data nan_GeV_whole.root:sev --set 'data.truth_branches.energy=mc energy'"
+
+
+@pytest.mark.parametrize("told", [(), ("data.batch_size=8",)])
+def test_the_line_of_one_branch_keeps_the_proposed_name_and_what_was_told_once(
+    written: Write, tmp_path: Path, told: tuple[str, ...]
+) -> None:
+    """The check of proposed names had put its settings behind the line, and the last seven words were no file then."""
+    config = tmp_path / "c.yaml"
+    config.write_text("kind: regressor\ndata: {batch_size: 4}\ntasks: {energy: {enabled: true}}\n")
+    path = written("f.root", 1, {"relative_time": 1e9}, {"npho": "light"})
+    for options in (CheckOptions(overrides=told), CheckOptions(config=config, overrides=told)):
+        checked = engine.check_data(path, options)
+        (item,) = of_units(checked.findings).values()
+        assert item.other_unit == "relative_time"
+        wrote, following = run(item.fix, tmp_path)
+        assert wrote.startswith(f"wrote f_s.root: 24 events of {path}, relative_time changed in 24")
+        words = shlex.split(following)
+        settings = [value for option, value in itertools.pairwise(words) if option == "--set"]
+        assert words[:4] == ["next:", "xectool", "check-data", "f_s.root"]
+        assert sorted(settings) == sorted(("data.npho_branch=light", *told))
+        assert words.count("--config") == bool(options.config)
+        again = replace(options, overrides=settings)
+        assert of_units(engine.check_data(str(tmp_path / "f_s.root"), again).findings) == {}
+        (tmp_path / "f_s.root").unlink()
+
+
+def test_what_comes_next_is_the_line_of_the_finding_which_tells_the_configuration_once(
+    written: Write, tmp_path: Path
+) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text("kind: regressor\ndata: {batch_size: 8}\ntasks: {energy: {enabled: true}}\n")
+    path = written("f.root", 1, FACTORS)
+    checked = engine.check_data(path, CheckOptions(config=config))
+    assert checked.next in {item.fix for item in of_units(checked.findings).values()}
+    assert checked.next.count("--config") == 1
 
 
 def run(line: str, folder: Path) -> list[str]:

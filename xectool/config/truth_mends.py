@@ -34,7 +34,8 @@ _WRITE_AGAIN: Final = (
     "print(f'wrote {target}:', sum(count for count, _ in done), f'events of {source}, {branch} changed in', "
     "sum(odds for _, odds in done)); print('next:', shlex.join(then))"
 )
-_WORDS: Final = 7  # after the program: file, tree, branch, what is written, and its check in three
+_PROGRAM: Final = ' -c "'
+_CHECK_WORDS: Final = 3  # of the check of what is written; what was told follows
 _ELSE: Final = "   # what else this file needs: then in "
 _LOOKS: Final = "the truth of task {task} looks like "
 _FIRST: Final = " files, first "
@@ -232,8 +233,8 @@ def _going_on(fix: str, written: dict[tuple[str, str], list[str]], done: dict[tu
     line, mark, prose = fix.partition(_ELSE)
     if not mark:
         return fix
-    path, tree, branch, target, *_ = words = shlex.split(line)[-_WORDS:]
-    program = line.removesuffix(shlex.join(words))
+    end = line.index('" ', line.index(_PROGRAM) + len(_PROGRAM)) + 2  # the program itself has no such mark
+    program, (path, tree, branch, target, *check) = line[:end], shlex.split(line[end:])
     same = (program, path, tree, branch)
     if same in done:
         return f"the line that writes {done[same]} does this too"
@@ -245,7 +246,7 @@ def _going_on(fix: str, written: dict[tuple[str, str], list[str]], done: dict[tu
     after = "" if source == path else f"   # after the line that writes {source}"
     written.setdefault((path, tree), []).append(into)
     done[same] = into
-    words = [source, tree, branch, into, *next_check([(into, tree)])]
+    words = [source, tree, branch, into, *next_check([(into, tree)]), *check[_CHECK_WORDS:]]
     return f"{program}{shlex.join(words)}{after}{mark}{into}{prose.removeprefix(target)}"
 
 

@@ -67,9 +67,8 @@ class Told:
         'xectool check-data a.root --set data.time_branch=t --deep'
         """
         command, mark, remark = line.partition(_REMARK)
-        if not command.startswith(_CHECK):  # a line that writes files ends in the check of what it wrote
-            goes_on = f" {_CHECK}" in command
-            return " ".join((command, *self._kept(set()))) + mark + remark if goes_on else line
+        if not command.startswith(_CHECK):
+            return self.going_on(line)
         words = shlex.split(command)[2:]
         files = words[:1] + list(itertools.takewhile(lambda word: not word.startswith("-"), words[1:]))
         files, own = self._with_the_rest(files, words[len(files) :])
@@ -86,6 +85,20 @@ class Told:
         kept += [flag for flag in flags if flag.partition(" ")[0] not in own]
         line = " ".join((_CHECK.strip(), *map(in_shell, files), *kept, *map(shlex.quote, own)))
         return line + mark + remark + self._lists(line, mark + remark)
+
+    def going_on(self, line: str) -> str:
+        """Return a line that writes files, whose check of what it wrote has all that was told; another as it is.
+
+        >>> line = "python3 -c 'x' xectool check-data b.root   # why"
+        >>> Told([], overrides=["data.time_branch=t"]).going_on(line)
+        "python3 -c 'x' xectool check-data b.root --set data.time_branch=t   # why"
+        """
+        command, mark, remark = line.partition(_REMARK)
+        begin, _, words = command.rpartition(f" {_CHECK}")
+        if not begin:
+            return line
+        own = {word.partition("=")[0] for word in shlex.split(words)}  # what is told already is not told twice
+        return " ".join((command, *self._kept(own))) + mark + remark
 
     def _lists(self, line: str, remark: str = "") -> str:
         """Return what a remark has to say yet of the lists that a line names and nobody has written."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from xectool.checks.catalogue import DATA_CHECKS, VALUE_CHECKS
 from xectool.checks.data_facts import DataFacts
@@ -17,12 +18,12 @@ from xectool.config.inputs import Place, expand_inputs, place_of, present_inputs
 from xectool.config.load import LoadedConfig, config_from_overrides, load_config
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.rules.path import network_rules, validation_rules
-from xectool.config.unit_mends import with_one_line
+from xectool.config.unit_mends import UnitMend
 from xectool.engine.check_lines import Told
 from xectool.engine.check_use import look_at_use
 from xectool.engine.data_report import DataChecked, summarised
 from xectool.engine.output_places import require_folder
-from xectool.engine.proposed_names import with_proposed
+from xectool.engine.proposed_names import EVENTS_FOR_UNITS, UNIT_RULES, ByNames, with_proposed
 from xectool.engine.sensor_map import draw_plots
 from xectool.errors import DataFileError, UsageError, in_shell
 from xectool.findings import Finding, Report, Severity
@@ -77,53 +78,88 @@ def check_data(
     plots_into = None if options.plots is None else require_folder(options.plots, "--plots")
     loaded = _configured(options)
     config = None if loaded is None else loaded.config
-    settings = config or config_from_overrides(options.overrides)
     paths = expand_inputs(data)
-    validated = _only_validated(options, config)
-    compared = _compared(options, config, validated, paths)
-    how = _inspection(options, settings, len(paths), progress or Silent())
-    sample, digests = inspect_sample(paths, how)
-    facts = DataFacts(how.settings, sample, config)
+    looked = _look(paths, options, config, progress or Silent())
+    facts, sample, how = looked.facts, looked.facts.sample, looked.how
     facts.repeated, facts.copies = repeated_events(sample, how)
-    if compared:
-        theirs = _inspection(options, settings, len(compared), how.progress, other=True)
-        facts.other, _ = inspect_sample(compared, theirs)
-        facts.shared, facts.shared_files = shared_events(_trained_part(sample, validated), facts.other, how)
-    facts.together = _together(facts, validated, options)
+    if facts.other is not None:
+        facts.shared, facts.shared_files = shared_events(_trained_part(sample, looked.validated), facts.other, how)
     if config is not None:
         look_at_use(facts, config)
         facts.num_validated = facts.other.num_events if facts.other and not options.against else None
     ran = run_rules((*DATA_CHECKS, *plugin_rules("checks", DATA_CHECKS)), facts)
-    beside = (
-        DataFacts(theirs.settings, facts.other, config, together=facts.together)
-        if compared and facts.other is not None
-        else None
-    )
-    report = Report((*_of_both(ran.report, facts, beside, options), *_validation_gone(loaded, options)))
-    once = replace(options, deep=False, plots=None, write_digest=False)
+    report = Report((*_of_both(ran.report, looked, options), *_validation_gone(loaded, options)))
 
-    def checked_by(names: Sequence[str]) -> Sequence[Finding]:
-        return check_data(data, replace(once, overrides=names)).findings
+    def by_names(names: Sequence[str]) -> ByNames:
+        return _by_names(paths, replace(options, overrides=names), how.progress)
 
-    ran = replace(ran, report=with_proposed(report, sample, options.overrides, checked_by))
+    ran = replace(ran, report=with_proposed(report, looked.mends, sample, options.overrides, by_names))
     drawn = [] if plots_into is None else draw_plots(facts, plots_into)
     given = [data] if isinstance(data, str) else list(data)
-    flags, tree = _flags(options), settings.data.tree_name
+    flags, tree = _flags(options), how.settings.data.tree_name
     lines = Told(given, options.config, options.overrides, options.against, options.deep, flags, tree, sample.files)
     if facts.other is not None:
         lines = replace(lines, others=facts.other.files)
-    return summarised(facts, ran, lines, digests=digests, plots=drawn)
+    return summarised(facts, ran, lines, digests=looked.digests, plots=drawn)
 
 
-def _of_both(report: Report, facts: DataFacts, beside: DataFacts | None, options: CheckOptions) -> tuple[Finding, ...]:
-    """Return what was found of the files and of the other sample, with one line for all units of both."""
-    mends, found = [*unit_mends(facts)], [*report]
-    if beside is not None:
-        mends += unit_mends(beside)
-        told = {(item.code, item.where) for item in report}
-        aside = _aside(beside, is_validation=not options.against)
-        found += [item for item in aside if (item.code, item.where) not in told]
-    return with_one_line(found, mends)
+class _Looked(NamedTuple):
+    """What was looked at: the files, the sample they are compared with, and the trees for validation alone."""
+
+    how: Inspection
+    facts: DataFacts
+    beside: DataFacts | None
+    validated: set[Place]
+    digests: Sequence[Path]
+
+    @property
+    def mends(self) -> list[UnitMend]:
+        """The branches of both samples that are in another unit."""
+        return [mend for facts in (self.facts, self.beside) if facts is not None for mend in unit_mends(facts)]
+
+
+def _look(
+    paths: Sequence[str], options: CheckOptions, config: RunConfig | None, progress: Progress, most: int | None = None
+) -> _Looked:
+    """Return what the files hold, and those they are compared with, of most events a file."""
+    settings = config or config_from_overrides(options.overrides)
+    validated = _only_validated(options, config)
+    compared = _compared(options, config, validated, paths)
+    how = _at_most(most, _inspection(options, settings, len(paths), progress))
+    sample, digests = inspect_sample(paths, how)
+    facts, beside = DataFacts(how.settings, sample, config), None
+    if compared:
+        theirs = _at_most(most, _inspection(options, settings, len(compared), progress, other=True))
+        facts.other, _ = inspect_sample(compared, theirs)
+    facts.together = _together(facts, validated, options)
+    if facts.other is not None:
+        beside = DataFacts(theirs.settings, facts.other, config, together=facts.together)
+    return _Looked(how, facts, beside, validated, digests)
+
+
+def _at_most(most: int | None, how: Inspection) -> Inspection:
+    if most is None:
+        return how
+    asked = how.settings.max_events
+    return replace(how, settings=replace(how.settings, max_events=most if asked is None else min(asked, most)))
+
+
+def _by_names(paths: Sequence[str], options: CheckOptions, progress: Progress) -> ByNames:
+    """Return what is told of units, by the settings of these options, of the first events."""
+    options = replace(options, deep=False, write_digest=False)
+    config = None if options.config is None else load_config(options.config, options.overrides).config
+    looked = _look(paths, options, config, progress, EVENTS_FOR_UNITS)
+    found = _of_both(run_rules(UNIT_RULES, looked.facts).report, looked, options)
+    return ByNames(looked.facts.sample, [item for item in found if item.other_unit], looked.mends)
+
+
+def _of_both(report: Report, looked: _Looked, options: CheckOptions) -> tuple[Finding, ...]:
+    """Return what was found of the files and of the other sample."""
+    if looked.beside is None:
+        return tuple(report)
+    told = {(item.code, item.where) for item in report}
+    aside = _aside(looked.beside, is_validation=not options.against)
+    return (*report, *(item for item in aside if (item.code, item.where) not in told))
 
 
 def _configured(options: CheckOptions) -> LoadedConfig | None:

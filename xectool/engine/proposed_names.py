@@ -6,34 +6,72 @@ import itertools
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final, NamedTuple
 
 from xectool.checks.facts import FileFacts, Trouble
 from xectool.checks.sample import Sample
+from xectool.checks.target_rules import TruthIsSound
+from xectool.checks.value_rules import NormalizedTimesFit
+from xectool.config.unit_mends import UnitMend, with_one_line
+from xectool.engine.check_lines import Told
 from xectool.findings import Finding, Report
+
+UNIT_RULES: Final = (NormalizedTimesFit(), TruthIsSound())
+EVENTS_FOR_UNITS: Final = 200
+"""Events a file that are read by proposed names: of these a unit is known, and all are read by names that are told."""
+
+
+class ByNames(NamedTuple):
+    """What is told of units by other names: the files, the findings, and the branches that are in another unit."""
+
+    sample: Sample
+    units: Sequence[Finding]
+    mends: Sequence[UnitMend]
 
 
 def with_proposed(
-    report: Report, sample: Sample, told: Sequence[str], check: Callable[[Sequence[str]], Sequence[Finding]]
+    report: Report,
+    mends: Sequence[UnitMend],
+    sample: Sample,
+    told: Sequence[str],
+    look: Callable[[Sequence[str]], ByNames],
 ) -> Report:
     """Return a report with what is said of units by names that are proposed, where all files have the same ones.
 
-    What was said by the names that hold is said again there, with one line for all.
+    One line mends all units, those of the names that hold and of those that are proposed; its check has these.
 
     Args:
         report: What was found by the names that were told.
+        mends: Branches in another unit by those names.
         sample: The files.
         told: Those settings.
-        check: Returns what is found by these and further settings.
+        look: Returns what is found by these and further settings.
     """
-    troubles = [trouble for verdict in sample.verdicts.values() for trouble in verdict.troubles]
-    names = proposed_names(sample.files, [*sample.troubles, *troubles])
-    if not names or set(names) <= set(told):
-        return report
+    names: tuple[str, ...] = ()
+    found = ByNames(sample, (), mends)
+    while further := [name for name in _proposed_of(found.sample) if name not in (*told, *names)]:
+        names = (*names, *further)  # of another tree the branches are known once it is read
+        found = look((*told, *names))
+    if not names:
+        return Report(with_one_line(report, mends))
     said = f"read by the proposed {', '.join(names)}"
-    found = [item for item in check((*told, *names)) if item.other_unit]
-    places = {(item.code, item.where) for item in found}
-    kept = (item for item in report if (item.code, item.where) not in places)
-    return Report((*kept, *(replace(item, evidence=(said, *item.evidence)) for item in found)))
+    known = {_subject(item) for item in report if item.other_unit}
+    new = [replace(item, evidence=(said, *item.evidence)) for item in found.units if _subject(item) not in known]
+    rest = [item for item in report if not item.other_unit]
+    units = with_one_line((*(item for item in report if item.other_unit), *new), [*mends, *found.mends])
+    lines = Told((), overrides=names)
+    return Report((*rest, *(replace(item, fix=lines.going_on(item.fix)) for item in units)))
+
+
+def _proposed_of(sample: Sample) -> tuple[str, ...]:
+    troubles = [trouble for verdict in sample.verdicts.values() for trouble in verdict.troubles]
+    return proposed_names(sample.files, [*sample.troubles, *troubles])
+
+
+def _subject(item: Finding) -> tuple[str, str, str]:
+    """Return of which branch of which sample a finding tells another unit; its event depends on those that are read."""
+    title = item.problem.partition(": ")[0]
+    return item.code, item.other_unit, title if title in ("validation sample", "sample to compare with") else ""
 
 
 def proposed_names(files: Sequence[FileFacts], troubles: Sequence[Trouble]) -> tuple[str, ...]:
