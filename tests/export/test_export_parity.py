@@ -319,3 +319,22 @@ def test_options_that_contradict_each_other_are_refused(make_checkpoint: Any, tm
     ):
         with pytest.raises(UsageError, match=said):
             engine.export(source, **options)  # type: ignore[arg-type]
+
+
+def test_whoever_waits_is_told_which_check_runs(order, simulated):
+    """`export` showed the one word "verify" for minutes."""
+    told: list[tuple[str, int]] = []
+
+    class Watching:
+        done = 0
+
+        def phase(self, name, total, done=0):
+            told.append((name, total))
+
+        def advanced(self, num_batches, values):
+            self.done += num_batches
+
+    watching = Watching()
+    _, _, edges, _ = exporter.compare(order, PythonRuntime(order.graph), simulated, [], watching)
+    assert told[-1] == ("verify: edge cases", edges)
+    assert watching.done == edges

@@ -121,7 +121,7 @@ def export(  # noqa: PLR0913 - the function is the command: one argument an opti
     loaded = ready_model(stored, source, weights, "cpu", told_of(stored, names))
     loaded.network.eval()
     graph = make_graph(loaded.network, tasks, inputs)
-    watching.phase("verify", 0)
+    watching.phase("predict events to compare on", 0)
     events = VerifyEvents(loaded, verify_on, max_events, [name for name in names if name not in loaded.told])
     first = events.first()
     order = Order(
@@ -132,7 +132,7 @@ def export(  # noqa: PLR0913 - the function is the command: one argument an opti
         format_name,
         yardsticks(loaded, graph, inputs, first, events.metrics()),
     )
-    written = exporter.export(order, first, events.more(watching), target)
+    written = exporter.export(order, first, events.more(watching), target, watching)
     notes = (*loaded.notes, *assumed_losses(loaded, str(checkpoint), outputs_alone=True), *events.findings)
     return _result(order, written, events.title, notes)
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -97,7 +98,19 @@ class Exported:
     notes: tuple[Finding, ...] = field(default=())
 
 
-def export(order: Order, first: RawEvents, more: Iterable[RawEvents], target: Path) -> Exported:
+class Watching(Protocol):
+    """Whoever is shown the progress."""
+
+    def phase(self, name: str, total: int, done: int = 0) -> None:
+        """Begin a phase of ``total`` parts."""
+
+    def advanced(self, num_batches: int, values: Mapping[str, float]) -> None:
+        """Count finished parts."""
+
+
+def export(
+    order: Order, first: RawEvents, more: Iterable[RawEvents], target: Path, watching: Watching | None = None
+) -> Exported:
     """Write an export, compare it, and give it its name.
 
     Args:
@@ -105,6 +118,7 @@ def export(order: Order, first: RawEvents, more: Iterable[RawEvents], target: Pa
         first: Events that are compared at several batch sizes, in another order, and carry the edge cases.
         more: Further events, compared as they come.
         target: The file.
+        watching: Receives progress.
 
     Raises:
         OutputsDiffer: The file gives other numbers; nothing is left behind.
@@ -113,10 +127,12 @@ def export(order: Order, first: RawEvents, more: Iterable[RawEvents], target: Pa
     with _beside(target) as folder, _named(target, folder):
         path = folder / target.name
         example = tuple(torch.from_numpy(value) for value in _feed(order, first, slice(0, 3)).values())
+        if watching is not None:
+            watching.phase(f"write {order.format}", 0)
         written = FORMATS[order.format].write(order.graph, order.description, example, path)
         with _refusing():
             runtime = FORMATS[order.format].open(path)
-            found = compare(order, runtime, first, more)
+            found = compare(order, runtime, first, more, watching)
         files = []
         for file in written.files:
             _durable(file)
@@ -127,7 +143,7 @@ def export(order: Order, first: RawEvents, more: Iterable[RawEvents], target: Pa
 
 
 def compare(
-    order: Order, runtime: Runtime, first: RawEvents, more: Iterable[RawEvents]
+    order: Order, runtime: Runtime, first: RawEvents, more: Iterable[RawEvents], watching: Watching | None = None
 ) -> tuple[tuple[Agreement, ...], int, int, tuple[int, ...]]:
     """Compare a file with the network; arguments as for :func:`export`.
 
@@ -140,16 +156,24 @@ def compare(
     metrics = {port.name: _metric(order, port.name) for port in order.graph.outputs if port.name in _SENSOR_OUTPUTS}
     parity = Parity(order.graph.outputs, order.yardsticks, metrics, str(runtime.path))
     edges = dict(_edge_cases(order, first))
+    if watching is not None:
+        watching.phase("verify: rehearse the file", 0)
     runtime.rehearse(edges)
+    if watching is not None:
+        watching.phase("verify: batches of events in their order and another", 0)
     sizes = (*(size for size in BATCH_SIZES if size < len(first)), len(first))
     for size in sizes:
         given = _feed(order, first, slice(0, size))
         parity.add(f"batch of {size}", _wanted(order, given), runtime.run(given), noise=_noise(order, given, metrics))
     events = sizes[-1]
     _compare_orders(order, runtime, first, metrics)
+    if watching is not None:
+        watching.phase("verify: edge cases", len(edges))
     for name, given in edges.items():
         noise = _noise(order, given, metrics)
         parity.add(name, _wanted(order, given), runtime.run(given), edge=True, noise=noise)
+        if watching is not None:
+            watching.advanced(1, {})
     for number, batch in enumerate(more):
         given = _feed(order, batch, slice(None), seed=number)
         noise = _noise(order, given, metrics)
