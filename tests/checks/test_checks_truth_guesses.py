@@ -85,6 +85,20 @@ def test_the_unit_is_told_with_the_guess_and_stays_out_of_the_line_of_all_units(
     assert "e_true" not in line
 
 
+def test_the_truth_is_told_with_its_unit_where_the_name_of_the_photons_is_proposed_too(
+    rows: Rows, tmp_path: Path, write: Callable[..., Path], check: Any
+) -> None:
+    """The first pass said nothing of the energy, as nothing was read by the names that hold."""
+    own = {name: rows[name] for name in READINGS if name != "npho"} | {"light": rows["npho"]}
+    checked = check(write(tmp_path / "lite.root", own | {"e_true": 1e3 * rows["energyTruth"]}))
+    (told,) = (item for item in checked.findings if "may be 'e_true'" in item.problem)
+    assert told.problem.endswith("'e_true', in MeV")
+    settings = {"data.npho_branch=light", "data.truth_branches.energy=e_true"}
+    assert settings <= set(shlex.split(told.fix, comments=True))
+    assert "read by the proposed data.npho_branch=light" in told.evidence
+    assert "light" in checked.next, "the names come first"
+
+
 def test_events_that_are_left_out_decide_nothing(rows: Rows, tmp_path: Path, write: Callable[..., Path]) -> None:
     bad = rows["energyTruth"].copy()
     bad[:5] = -9.0

@@ -9,11 +9,14 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from xectool.checks.facts import FileFacts, Trouble
+from xectool.checks.file_rules import BranchesExist
 from xectool.checks.sample import Sample
 from xectool.checks.target_rules import TruthIsSound
+from xectool.checks.truth_guesses import guessed
 from xectool.checks.value_rules import NormalizedTimesFit
 from xectool.config.unit_mends import UnitMend, with_one_line
 from xectool.engine.check_lines import Told
+from xectool.errors import in_shell
 from xectool.findings import Finding, Report
 
 UNIT_RULES: Final = (NormalizedTimesFit(), TruthIsSound())
@@ -60,7 +63,15 @@ def with_proposed(
     rest = [item for item in report if not item.other_unit]
     units = with_one_line((*(item for item in report if item.other_unit), *new), [*mends, *found.mends])
     lines = Told((), overrides=names)
-    return Report((*rest, *(replace(item, fix=lines.going_on(item.fix)) for item in units)))
+    guesses = () if sample.guesses else guessed(BranchesExist.code, found.sample.guesses, found.sample.files)
+    told_of = (replace(item, evidence=(said, *item.evidence), fix=_with(item.fix, names)) for item in guesses)
+    return Report((*rest, *told_of, *(replace(item, fix=lines.going_on(item.fix)) for item in units)))
+
+
+def _with(line: str, names: Sequence[str]) -> str:
+    """Return a check with further settings."""
+    command, mark, remark = line.partition("   # ")
+    return " ".join((command, *(f"--set {in_shell(name)}" for name in names))) + mark + remark
 
 
 def _proposed_of(sample: Sample) -> tuple[str, ...]:
