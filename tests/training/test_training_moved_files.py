@@ -21,6 +21,7 @@ from xectool.data.source import open_source
 from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
 from xectool.training.events.quarantine import ASKED, PoisonedEvent, Quarantine
+from xectool.training.process.progress import NullObserver
 
 Config = Callable[..., Path]
 BAD = (2, 5, 11)
@@ -52,6 +53,20 @@ def left_out_of(path: Path, entry: int, number: int = 0, reason: str = "XT-NAN-D
     return asdict(PoisonedEvent(f"{path}:tree", 0, entry, run, event + number, reason, 3))
 
 
+def rewrite(path: Path, to: Path, **factors: float) -> None:
+    """Write the events of a file with the values of branches times a factor."""
+    with uproot.open(path) as file:
+        columns = {key: values.copy() for key, values in file["tree"].arrays(library="np").items()}
+    for branch, factor in factors.items():
+        columns[branch] *= columns[branch].dtype.type(factor)
+    write(to, columns)
+
+
+def write(path: Path, columns: Mapping[str, Any]) -> None:
+    with TreeWriter(path, {k: (v.dtype.str[1:], v.shape[1:]) for k, v in columns.items()}) as writer:
+        writer.extend(columns)
+
+
 def trained_on(*paths: Path) -> Trained:
     return [{"name": path.name, "events": 20, "entries": 20, "path": f"{path}:tree"} for path in paths]
 
@@ -66,7 +81,10 @@ def test_events_are_left_out_where_their_file_is_now(tiny_config: Config, moved:
         assert sorted(served) == [entry for entry in range(20) if entry not in (3, 7)]
 
 
-@pytest.mark.parametrize("case", ["other numbers", "trained on", "other name", "fewer entries", "two of them"])
+@pytest.mark.parametrize(
+    "case",
+    ["other numbers", "trained on", "other name", "fewer entries", "two of them", "other readings", "other truth"],
+)
 def test_events_of_another_file_are_never_left_out_in_their_place(
     tiny_config: Config, moved: tuple[Path, Path], case: str
 ) -> None:
@@ -81,6 +99,8 @@ def test_events_of_another_file_are_never_left_out_in_their_place(
         paths = [new.rename(new.with_name("b.root"))]
     elif case == "fewer entries":
         trained = [{**trained[0], "entries": 30}]
+    elif case in ("other readings", "other truth"):  # and the file itself is where it was
+        rewrite(new, new, **{"npho" if case == "other readings" else "energyTruth": 1.5})
     else:
         paths.append(Path(shutil.copytree(new.parent, new.parent.with_name("too"))) / new.name)
     with quarantine_of(tiny_config, *paths) as quarantine:
@@ -119,24 +139,42 @@ def test_the_list_on_disk_keeps_what_earlier_attempts_wrote(
     ]
 
 
+class Said(NullObserver):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def run_with_bad_events(tiny_config: Config, tiny_data: Path, place: Path) -> tuple[Path, Path]:
+    """Train an epoch on a file with bad events and a sound one; return the configuration and the run."""
+    place.mkdir()
+    with uproot.open(tiny_data / "train_000.root") as file:
+        columns = {key: values.copy() for key, values in file["tree"].arrays(library="np").items()}
+    columns["energyTruth"][list(BAD)] = np.float32(-0.2)
+    write(place / "bad.root", columns)
+    shutil.copy(tiny_data / "train_001.root", place / "sound.root")
+    config = tiny_config(data={"train_path": str(place / "*.root")}, checkpoint={"save_interval": 1})
+    run = Path(engine.train(config, overrides=["training.epochs=1"]).run_dir)
+    before = json.loads((run / "quarantine.json").read_text())["events"]
+    assert sorted(event["entry"] for event in before) == [*BAD]
+    return config, run
+
+
 def test_a_run_whose_files_are_moved_goes_on_without_its_bad_events_and_all_its_steps_come_again(
     tiny_config: Config, tiny_data: Path, tmp_path: Path
 ) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
-    old.mkdir()
-    with uproot.open(tiny_data / "train_000.root") as file:
-        columns = {key: values.copy() for key, values in file["tree"].arrays(library="np").items()}
-    columns["energyTruth"][list(BAD)] = np.float32(-0.2)
-    with TreeWriter(old / "bad.root", {k: (v.dtype.str[1:], v.shape[1:]) for k, v in columns.items()}) as writer:
-        writer.extend(columns)
-    shutil.copy(tiny_data / "train_001.root", old / "sound.root")
-    config = tiny_config(data={"train_path": str(old / "*.root")}, checkpoint={"save_interval": 1})
-    run = Path(engine.train(config, overrides=["training.epochs=1"]).run_dir)
-    before = json.loads((run / "quarantine.json").read_text())["events"]
-    assert sorted(event["entry"] for event in before) == [*BAD]
+    config, run = run_with_bad_events(tiny_config, tiny_data, old)
     old.rename(new)
     first = len(list(RunReader(run).steps()))
-    engine.train(config, resume="auto", overrides=[f"data.train_path={new}/*.root"])
+    said = Said()
+    engine.train(config, resume="auto", overrides=[f"data.train_path={new}/*.root"], observer=said)
+    told = f"left out of {new}/bad.root:tree, to which {old}/bad.root:tree was moved or copied: {len(BAD)} events"
+    assert said.lines.count(told) == 1
     assert sum(record.num_events for record in RunReader(run).steps() if record.step > first) == 40 - len(BAD)
     listed = [(event["file"], event["entry"]) for event in json.loads((run / "quarantine.json").read_text())["events"]]
     assert sorted(listed) == sorted((f"{place}/bad.root:tree", entry) for place in (old, new) for entry in BAD)
@@ -145,6 +183,42 @@ def test_a_run_whose_files_are_moved_goes_on_without_its_bad_events_and_all_its_
     assert all(engine.diagnose.replay(run, step).reproduced for step in (first, first + 1, first + 5))
     health = engine.diagnose.run(run)
     assert str(old) not in health.exclude
+
+
+@pytest.mark.parametrize("step", [1, 0])
+def test_no_sound_event_of_another_file_of_the_same_name_is_left_out_or_blamed(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path, step: int
+) -> None:
+    """Two simulated samples of one name, with the same numbers, or (``step`` 0) with other run numbers."""
+    old, new = tmp_path / "run1", tmp_path / "run2"
+    config, run = run_with_bad_events(tiny_config, tiny_data, old)
+    new.mkdir()
+    rewrite(tiny_data / "train_000.root", new / "bad.root", npho=1.1, run=step)
+    shutil.copy(old / "sound.root", new)
+    first = len(list(RunReader(run).steps()))
+    said = Said()
+    engine.train(config, resume="auto", overrides=[f"data.train_path={new}/*.root"], observer=said)
+    assert sum(record.num_events for record in RunReader(run).steps() if record.step > first) == 40
+    assert not any("moved or copied" in line for line in said.lines)
+    assert_no_longer_read(run, f"{old}/bad.root:tree")
+
+
+def test_events_of_a_file_that_the_run_has_dropped_are_told_as_a_note_without_a_line_that_is_refused(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path
+) -> None:
+    config, run = run_with_bad_events(tiny_config, tiny_data, tmp_path / "old")
+    health = engine.diagnose.run(run)
+    assert all(health.exclude in cause.fix for cause in health.causes if cause.blamed)
+    assert all(f"bad.root:tree:{entry}" in health.exclude for entry in BAD)
+    engine.train(config, resume="auto", overrides=[f"data.train_path={tmp_path}/old/sound.root"])
+    assert_no_longer_read(run, f"{tmp_path}/old/bad.root:tree")
+
+
+def assert_no_longer_read(run: Path, name: str) -> None:
+    health = engine.diagnose.run(run)
+    assert health.exclude == ""
+    assert not [cause for cause in health.causes if cause.blamed or "data.exclude" in cause.fix]
+    assert [note for note in health.notes if f"mended: attempt 2 no longer reads {name}" in note.problem]
 
 
 def test_a_quarantine_without_a_checkpoint_of_paths_does_not_guess_between_two(

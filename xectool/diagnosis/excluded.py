@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 from xectool.config.left_out import entries_left_out, leaving_out
-from xectool.config.moved import moved_files
+from xectool.config.moved import moved_files, places_of
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.files import train_files
 from xectool.diagnosis.evidence.incidents import identities
-from xectool.diagnosis.evidence.left_out import attempt_of, data_settings, num_left_out_since
-from xectool.errors import counted, in_shell
+from xectool.diagnosis.evidence.left_out import attempt_of, data_settings, events_left_out, num_left_out_since
+from xectool.errors import counted, in_shell, listed
 from xectool.runlog.records import EventRecord
 
 THEN: Final = "   # then train with --set "
@@ -28,15 +28,22 @@ Identity = tuple[int, ...]
 def told_mended(evidence: Evidence, events: Sequence[Identity], attempt: int, role: str = "train") -> str:
     """Return that the last attempt goes on without events that an earlier one named; empty where it does not.
 
+    It leaves them out, or no longer reads their file.
+
     Args:
         evidence: The run.
         events: Identities ``(file_index, entry, run, event)``.
         attempt: The attempt that named them.
         role: Whose files they are of, ``train`` or ``val``.
     """
-    last = _goes_on(evidence, attempt)
-    if not last or not are_left_out(evidence, _by_file(evidence, events, role, attempt)):
+    last, entries = _goes_on(evidence, attempt), _by_file(evidence, events, role, attempt)
+    unread = _no_longer_read(evidence, entries, role, attempt)
+    rest = {file: found for file, found in entries.items() if file not in unread}
+    if not last or not entries or (rest and not are_left_out(evidence, rest)):
         return ""
+    if unread:
+        also = "" if not rest else " and leaves out what else was bad (data.exclude)"
+        return f"mended: attempt {last} no longer reads {listed(unread)}{also}"
     named = f": {fixes.events_named(evidence, events, attempt=attempt)}" if role == "train" else ""
     return f"mended: attempt {last} leaves {'it' if len(events) == 1 else 'them'} out (data.exclude){named}"
 
@@ -90,9 +97,13 @@ def still_there(evidence: Evidence, told: Sequence[EventRecord], role: str = "tr
 
 
 def blamed(evidence: Evidence, events: Sequence[Identity], attempt: int | None = None) -> tuple[tuple[str, int], ...]:
-    """Return bad events as file and entry, for the line that leaves them out; none where they are no single ones."""
+    """Return bad events as file and entry, for the line that leaves them out; none where they are no single ones.
+
+    An event of a file that the last attempt does not read is not among them: the line would be refused.
+    """
     entries = _by_file(evidence, events, "train", attempt) if len(events) <= MOST_EVENTS else {}
-    return tuple((file, entry) for file, found in entries.items() for entry in sorted(found))
+    now = train_files(evidence.manifest)
+    return tuple((file, entry) for file, found in entries.items() if file in now for entry in sorted(found))
 
 
 def blamed_in(evidence: Evidence, told: Sequence[EventRecord]) -> tuple[tuple[str, int], ...]:
@@ -125,14 +136,38 @@ def _by_file(
 ) -> dict[str, set[int]]:
     """Return the entries of events by file, as the last attempt names it; nothing where the file of one is not known.
 
-    The index of a file is that of the attempt that named the event; its files may have other places by now.
+    The index of a file is that of the attempt that named the event; its files may have other places by now. One that
+    is not read any more goes by another name only where the list of the run has the event there: training has
+    compared them, and files of the same name are often other ones.
     """
     files, found = train_files(evidence.manifest, role, attempt), defaultdict[str, set[int]](set)
-    if files != (now := train_files(evidence.manifest, role)):
-        moved = moved_files(files, now)
-        files = tuple(moved.get(name, name) for name in files)
+    now = train_files(evidence.manifest, role)
+    names = dict(zip(places_of(now), now, strict=True))
+    moved = moved_files(files, now) if files != now else {}
+    listed_at = _listed(evidence) if moved else set()
     for row in events:
         if len(row) < 2 or not 0 <= row[0] < len(files):
             return {}
-        found[files[row[0]]].add(row[1])
+        name = files[row[0]]
+        is_moved = (moved.get(name), row[1]) in listed_at
+        found[moved[name] if is_moved else names.get(places_of([name])[0], name)].add(row[1])
     return found
+
+
+def _no_longer_read(evidence: Evidence, entries: Mapping[str, set[int]], role: str, attempt: int) -> list[str]:
+    """Return the files that the last attempt does not read, under another name neither.
+
+    Where it reads one of the same name, training has compared the events that are in quarantine, and no others.
+    """
+    now, listed_at = train_files(evidence.manifest, role), _listed(evidence)
+    moved = moved_files(train_files(evidence.manifest, role, attempt), now)
+    return [
+        file
+        for file, found in entries.items()
+        if file not in now and (file not in moved or all((file, entry) in listed_at for entry in found))
+    ]
+
+
+def _listed(evidence: Evidence) -> set[tuple[Any, Any]]:
+    """Return file and entry of the events in the list of the run."""
+    return {(event.get("file"), event.get("entry")) for event in events_left_out(evidence)}

@@ -48,11 +48,16 @@ def attempt_of(evidence: Evidence, event: EventRecord) -> int:
     return max((one.number for one in evidence.attempts if one.started <= event.time), default=0)
 
 
+def events_left_out(evidence: Evidence) -> list[dict[str, Any]]:
+    """Return the events in ``quarantine.json``, also of files that are not read any more."""
+    events = tolerant_json(evidence.run_dir / QUARANTINE_FILE).get("events")
+    found = [event for event in events if isinstance(event, dict)] if isinstance(events, list) else []
+    return [event for event in found if isinstance(event.get("file", ""), str) and isinstance(event.get("entry"), int)]
+
+
 def _named_inside_an_epoch(evidence: Evidence) -> Iterator[dict[str, Any]]:
     """Yield the events that ``data.exclude`` named once an epoch had begun."""
-    events, files = tolerant_json(evidence.run_dir / QUARANTINE_FILE).get("events"), train_files(evidence.manifest)
-    for event in events if isinstance(events, list) else []:
-        if not isinstance(event, dict) or event.get("reason") != KEY or not isinstance(event.get("entry"), int):
-            continue
-        if not files or event.get("file") in files:  # the list keeps those of files that have been moved since
+    files = train_files(evidence.manifest)
+    for event in events_left_out(evidence):
+        if event.get("reason") == KEY and (not files or event.get("file") in files):  # it keeps those of moved files
             yield {"file": ""} | event

@@ -133,6 +133,9 @@ class RunAttempt:
             added = self.parts.quarantine.read(self.place.directory, checkpoint.meta.get("train_files", ()))
             if added:
                 self.observer.message(f"left out from here on, found bad later in this run: {counted(added, 'event')}")
+            for (name, new), entries in self.parts.quarantine.followed.items():
+                left_out = counted(len(entries), "event")
+                self.observer.message(f"left out of {new}, to which {name} was moved or copied: {left_out}")
             if self.parts.quarantine.events:  # a look back at a step needs the list, of files as they are called now
                 self.parts.ranks.on_first(lambda: self.parts.quarantine.try_write(self.place.directory))
         writer.event("run_start", step=progress.step, epoch=progress.epoch, **run_start_facts(self.parts, self.data))

@@ -67,6 +67,7 @@ class Quarantine:
     Attributes:
         budget: Events that may be left out.
         few: Bad events that a data set has a right to, left out or not.
+        followed: Entries of files that lie elsewhere by now, by the name that each had and the one it has.
         since_resume: Events that the steps before a resume had, and those after it do not.
     """
 
@@ -76,6 +77,7 @@ class Quarantine:
         self.budget = self.few if config.max_quarantined else 0
         self.enabled = config.quarantine
         self.events: list[PoisonedEvent] = []
+        self.followed: dict[tuple[str, str], set[int]] = {}
         self.since_resume: list[PoisonedEvent] = []
         self._loader = loader
 
@@ -164,6 +166,7 @@ class Quarantine:
             moved = places[name] = file_moved_to(name, events, source, trained)
             if moved is not None:
                 new = source.files[moved].name
+                self.followed.setdefault((name, new), set()).update(entry for entry, *_ in events)
                 saved = [replace(event, file=new) if event.file == name else event for event in saved]
                 places[new] = moved
         here = [(event, places[event.file]) for event in saved]
