@@ -129,14 +129,56 @@ def test_the_list_on_disk_keeps_what_earlier_attempts_wrote(
     before = [left_out_of(old, 3), absent, asked_before]
     (tmp_path / "quarantine.json").write_text(json.dumps({"format": 1, "events": before}))
     with quarantine_of(tiny_config, new) as quarantine:
-        assert quarantine.read(tmp_path, trained_on(old)) == 1
+        assert quarantine.read(tmp_path, 1, trained_on(old)) == (1, "")
         assert quarantine.try_write(tmp_path) == ""
     listed = json.loads((tmp_path / "quarantine.json").read_text())["events"]
-    assert [(event["file"], event["entry"]) for event in listed] == [
-        (f"{old}:tree", 3),
-        ("/gone/c.root:tree", 4),
-        (f"{new}:tree", 3),
+    assert [(event["file"], event["entry"], event["step"]) for event in listed] == [
+        (f"{old}:tree", 3, 3),
+        ("/gone/c.root:tree", 4, 2),
+        (f"{new}:tree", 3, 2),  # left out from the first step of the resume on
     ]
+
+
+@pytest.mark.parametrize("case", ["stale", "directory", "no JSON"])
+def test_a_list_that_cannot_be_read_costs_no_training_and_stays(
+    tiny_config: Config, moved: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    path, found = tmp_path / "quarantine.json", PoisonedEvent(**left_out_of(moved[1], 3))
+    if case == "directory":
+        path.mkdir()
+    else:
+        path.write_text("{'events'" if case == "no JSON" else json.dumps({"events": [left_out_of(moved[1], 7)]}))
+    read = Path.read_text
+
+    def stale(self: Path, *args: Any, **options: Any) -> str:
+        if self == path:
+            raise OSError(116, "Stale file handle")
+        return read(self, *args, **options)
+
+    with quarantine_of(tiny_config, moved[1]) as quarantine, monkeypatch.context() as patch:
+        if case == "stale":
+            patch.setattr(Path, "read_text", stale)
+        quarantine.add([found])
+        added, problem = quarantine.read(tmp_path, 1)
+        assert added == 0
+        assert problem.startswith("quarantine.json cannot be read: ")
+        assert quarantine.try_write(tmp_path) == problem
+    assert path.is_dir() or ("'events'" if case == "no JSON" else '"entry": 7') in path.read_text()
+
+
+@pytest.mark.parametrize("listed", [None, {}, ["a.root"], [{"file": "a.root"}], "entry"])
+def test_what_is_no_event_in_the_list_is_passed_over(
+    tiny_config: Config, moved: tuple[Path, Path], tmp_path: Path, listed: Any
+) -> None:
+    sound = left_out_of(moved[1], 3)
+    if listed == "entry":
+        listed = [sound | {"entry": "4"}, sound | {"later": 1}]
+    (tmp_path / "quarantine.json").write_text(json.dumps({"format": 1, "events": listed}))
+    with quarantine_of(tiny_config, moved[1]) as quarantine:
+        read = quarantine.read(tmp_path, 5)
+        assert read == (len(quarantine.events), "")
+        assert [event.entry for event in quarantine.events] == [3] * (isinstance(listed, list) and len(listed) == 2)
+        assert quarantine.try_write(tmp_path) == ""
 
 
 class Said(NullObserver):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xectool.checkpoint import store
+from xectool.checkpoint.format import Checkpoint
 from xectool.diagnosis.evidence.files import TRANSFER_FILE
 from xectool.engine.training_run.artifacts import RunOutputs, calibrate_conventional, write_outputs
 from xectool.engine.training_run.result import TrainResult
@@ -130,15 +131,22 @@ class RunAttempt:
             facts["objective"] = objective_changes(self.parts.config, checkpoint)
             writer.resume(progress.step, progress.epoch, **facts)
             require_sound_resume(facts)
-            added = self.parts.quarantine.read(self.place.directory, checkpoint.meta.get("train_files", ()))
-            if added:
-                self.observer.message(f"left out from here on, found bad later in this run: {counted(added, 'event')}")
-            for (name, new), entries in self.parts.quarantine.followed.items():
-                left_out = counted(len(entries), "event")
-                self.observer.message(f"left out of {new}, to which {name} was moved or copied: {left_out}")
-            if self.parts.quarantine.events:  # a look back at a step needs the list, of files as they are called now
-                self.parts.ranks.on_first(lambda: self.parts.quarantine.try_write(self.place.directory))
+            self._leave_out_what_is_listed(progress, checkpoint)
         writer.event("run_start", step=progress.step, epoch=progress.epoch, **run_start_facts(self.parts, self.data))
+
+    def _leave_out_what_is_listed(self, progress: Progress, checkpoint: Checkpoint) -> None:
+        """Leave out what the run has found since the checkpoint, and write the list with files as they are called."""
+        quarantine, place = self.parts.quarantine, self.place.directory
+        added, unread = quarantine.read(place, progress.step, checkpoint.meta.get("train_files", ()))
+        if added:
+            self.observer.message(f"left out from here on, found bad later in this run: {counted(added, 'event')}")
+        for (name, new), entries in quarantine.followed.items():
+            left_out = counted(len(entries), "event")
+            self.observer.message(f"left out of {new}, to which {name} was moved or copied: {left_out}")
+        if unread:
+            self.observer.message(f"{unread}; it stays as it is, and what it alone knows is left in until found again")
+        elif quarantine.events:  # a look back at a step needs the list
+            self.parts.ranks.on_first(lambda: quarantine.try_write(place))
 
     def _result(self, fit: FitResult, outputs: RunOutputs, findings: tuple[Finding, ...]) -> TrainResult:
         best, last = self.place.directory / store.BEST_NAME, self.place.directory / store.LAST_NAME

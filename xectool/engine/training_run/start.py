@@ -177,7 +177,6 @@ def _leave_out_late(parts: RunParts, data: RunData, step: int, observer: Observe
     """Leave out what ``data.exclude`` has named since the epoch began."""
     found = late_events(data.train, data.late, parts.config.data, step + 1)
     if new := parts.quarantine.add(found):
-        parts.quarantine.since_resume += new
         observer.message(
             f"left out from here on, as data.exclude asks: {counted(len(new), 'event')}; quarantine.json names them, "
             "config.yaml keeps the list of the epoch's order"

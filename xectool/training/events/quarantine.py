@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from xectool.config.guards import GuardsConfig
 from xectool.config.impossible_room import few_events
 from xectool.config.inputs import place_of, split_tree
 from xectool.config.left_out import KEY
 from xectool.data.blocks import SourceFile
+from xectool.data.excluded import event_keys
 from xectool.data.loader import EventLoader
 from xectool.errors import DiskError, RunDiverged, counted, event_named
-from xectool.runlog.atomic import read_json, write_text
+from xectool.runlog.atomic import write_text
 from xectool.training.events.followed import Trained, file_moved_to
 
 FILE_NAME: Final = "quarantine.json"
@@ -35,7 +37,7 @@ class PoisonedEvent:
         run: Run number.
         event: Event number.
         reason: Code of the cause, such as ``XT-NAN-DATA``, or :data:`ASKED`.
-        step: Optimizer step that found it.
+        step: Optimizer step that found it, and from which on it is left out.
     """
 
     file: str
@@ -68,7 +70,6 @@ class Quarantine:
         budget: Events that may be left out.
         few: Bad events that a data set has a right to, left out or not.
         followed: Entries of files that lie elsewhere by now, by the name that each had and the one it has.
-        since_resume: Events that the steps before a resume had, and those after it do not.
     """
 
     def __init__(self, config: GuardsConfig, loader: EventLoader) -> None:
@@ -78,12 +79,16 @@ class Quarantine:
         self.enabled = config.quarantine
         self.events: list[PoisonedEvent] = []
         self.followed: dict[tuple[str, str], set[int]] = {}
-        self.since_resume: list[PoisonedEvent] = []
         self._loader = loader
 
     def __len__(self) -> int:
         """Return how many events the guards have left out."""
         return sum(event.reason != ASKED for event in self.events)
+
+    def keys_at(self, step: int) -> npt.NDArray[np.int64]:
+        """Return what `event_keys` tells of the events that an optimizer step was not given, shape (n,)."""
+        places = np.array([event.place for event in self.events if event.step <= step], np.int64).reshape(-1, 2)
+        return event_keys(places[:, 0], places[:, 1])
 
     def add(self, found: Sequence[PoisonedEvent]) -> list[PoisonedEvent]:
         """Leave out further events from now on; return those that were not left out before."""
@@ -111,15 +116,20 @@ class Quarantine:
         """Write the list to the run directory; return why the disk refused, or an empty string.
 
         Checkpoints and the record hold the list as well, so it is not worth a training. What earlier attempts have
-        written stays, for a look back at their steps and for files that are not read now.
+        written stays, for a look back at their steps and for files that are not read now. A list that cannot be read
+        is left as it is.
         """
         path, index = run_dir / FILE_NAME, index_by_name(self._loader.source.files)
+        earlier, problem = _listed(path)
+        if problem:
+            return problem
         own = {(event.file, event.entry): asdict(event) for event in self.events}
-        before = {(event["file"], event["entry"]): event for event in read_json(path).get("events", ())}
         stay = {
-            place: event
-            for place, event in before.items()
-            if place in own or event["reason"] != ASKED or index(event["file"]) is None  # else asked no longer
+            (event.file, event.entry): asdict(event)
+            for event in earlier
+            if (event.file, event.entry) in own
+            or event.reason != ASKED
+            or index(event.file) is None  # else asked no longer
         }
         content = {"format": 1, "budget": self.budget, "events": [*(stay | own).values()]}
         try:
@@ -128,21 +138,21 @@ class Quarantine:
             return error.problem
         return ""
 
-    def read(self, run_dir: Path, trained: Trained = ()) -> int:
-        """Leave out what guards have found beyond what is known, by the list of the run directory; return how many.
+    def read(self, run_dir: Path, step: int, trained: Trained = ()) -> tuple[int, str]:
+        """Leave out what guards have found beyond what is known, by the list of the run directory.
 
         Args:
             run_dir: The run directory.
+            step: Optimizer steps that have been taken; what was found later is left out from the next one on.
             trained: The files of the checkpoint that is resumed.
+
+        Returns:
+            How many events, and why the list could not be read, or an empty string.
         """
-        path = run_dir / FILE_NAME
-        if not path.is_file():
-            return 0
-        known = len(self.events)
-        events = json.loads(path.read_text(encoding="utf-8"))["events"]
-        self.load_state_dict({"events": [event for event in events if event["reason"] != ASKED]}, trained)
-        self.since_resume += self.events[known:]
-        return len(self.events) - known
+        known, (listed, problem) = len(self.events), _listed(run_dir / FILE_NAME)
+        found = [asdict(replace(one, step=min(one.step, step + 1))) for one in listed if one.reason != ASKED]
+        self.load_state_dict({"events": found}, trained)
+        return len(self.events) - known, problem
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resume needs."""
@@ -174,14 +184,38 @@ class Quarantine:
 
     def _leave_out(self, found: Sequence[PoisonedEvent]) -> None:
         known = {event.place for event in self.events}
-        asked = {event.place: event for event in found if event.reason == ASKED}  # no longer the guards' own
-        self.events = [asked.get(event.place, event) for event in self.events]
+        asked = {event.place for event in found if event.reason == ASKED}  # no longer the guards' own
+        self.events = [replace(event, reason=ASKED) if event.place in asked else event for event in self.events]
         new = [event for event in found if event.place not in known]
         if new:
             self.events += new
             self._loader.exclude(
                 np.array([event.file_index for event in new]), np.array([event.entry for event in new])
             )
+
+
+def _listed(path: Path) -> tuple[list[PoisonedEvent], str]:
+    """Return the events of a list on disk, but for what has another shape, and why it could not be read."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return [], ""
+    except OSError as error:
+        return [], f"{path.name} cannot be read: {error.strerror}"
+    except (ValueError, RecursionError):
+        return [], f"{path.name} cannot be read: it is no JSON"
+    events = content.get("events") if isinstance(content, dict) else None
+    found = [_event_of(values) for values in events] if isinstance(events, list) else []
+    return [event for event in found if event is not None], ""
+
+
+def _event_of(values: Any) -> PoisonedEvent | None:
+    """Return an event as `state_dict` tells it; None for what has another shape."""
+    known = {field.name: field.type for field in fields(PoisonedEvent)}
+    if not isinstance(values, dict) or known.keys() - values.keys():
+        return None
+    kept = {name: values[name] for name in known}
+    return PoisonedEvent(**kept) if all(type(kept[name]).__name__ == kind for name, kind in known.items()) else None
 
 
 def index_by_name(files: Sequence[SourceFile]) -> Callable[[str], int | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -24,15 +24,19 @@ class EventAudit:
     Args:
         loader: Its plan is used for the sizes of the files, for the part of an epoch that was used before this process
             began, and for what a step that is short of events should have had.
+        keys_at: Returns the events that an optimizer step was not given, as `event_keys` tells them; by default those
+            that the loader leaves out.
+        window: Batches of an optimizer step.
 
     Attributes:
         left_out: Quarantined events that the last step was not given.
     """
 
-    def __init__(self, loader: EventLoader, served_before: Sequence[tuple[int, int]] = ()) -> None:
-        self._loader = loader
-        places = np.array(served_before, np.int64).reshape(-1, 2)
-        self._served_before = event_keys(places[:, 0], places[:, 1])
+    def __init__(
+        self, loader: EventLoader, keys_at: Callable[[int], npt.NDArray[np.int64]] | None = None, window: int = 1
+    ) -> None:
+        self._loader, self._window = loader, window
+        self._keys_at = keys_at or (lambda _: loader.excluded.keys)
         self._plan, self._rank = loader.plan, loader.rank
         sizes = [file.num_entries for file in self._plan.files]
         self._first = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -49,20 +53,26 @@ class EventAudit:
         self._mark_waiting()
         return self._duplicates
 
-    def add(self, window: Sequence[EventBatch]) -> None:
-        """Note the events of a step; an epoch begins with its first batch."""
+    def add(self, window: Sequence[EventBatch], step: int = 0) -> None:
+        """Note the events of an optimizer step; an epoch begins with its first batch."""
         if window[0].epoch != self._epoch:
-            self._begin(window[0].epoch, window[0].step)
+            self._begin(window[0].epoch, window[0].step, step - 1)
         self.left_out = sum(self._excluded_from(batch) for batch in window)
         self._left_out_of_epoch += self.left_out
         self._waiting += [(batch.file_index, batch.entry) for batch in window]
         if len(self._waiting) >= _MOST_WAITING:
             self._mark_waiting()
 
-    def left_out_of(self, epoch: int, ranks: Ranks) -> int:
-        """Return how many planned events of an epoch that is over were left out of it as quarantined, on any rank."""
+    def left_out_of(self, epoch: int, ranks: Ranks, step: int = 0) -> int:
+        """Return how many planned events of an epoch that is over were left out of it as quarantined, on any rank.
+
+        Args:
+            epoch: The epoch.
+            ranks: All ranks of the training.
+            step: Its last optimizer step.
+        """
         if epoch != self._epoch:
-            self._begin(epoch, self._plan.num_steps)  # all of its steps were taken before this process began
+            self._begin(epoch, self._plan.num_steps, step)  # all of its steps were taken before this process began
         return sum(ranks.gather(self._left_out_of_epoch))
 
     def duplicates_of(self, ranks: Ranks) -> int:
@@ -74,14 +84,16 @@ class EventAudit:
             seen |= bits
         return total
 
-    def _begin(self, epoch: int, step: int) -> None:
+    def _begin(self, epoch: int, num_batches: int, step: int) -> None:
+        """Note the batches of an epoch that were used before; ``step`` is the optimizer step that took the last."""
         self._epoch = epoch
         self._bits[:] = 0
         self._waiting = []
         self._left_out_of_epoch = 0
-        for earlier in range(step):
+        last = (num_batches - 1) // self._window
+        for earlier in range(num_batches):
             planned = self._plan.batch_events(epoch, earlier, self._rank)
-            gone = np.setdiff1d(self._loader.excluded.keys, self._served_before)
+            gone = self._keys_at(step - last + earlier // self._window)  # not what was left out only later
             self._left_out_of_epoch += int(np.isin(event_keys(*planned), gone).sum())
             self._waiting.append(planned)
             if len(self._waiting) >= _MOST_WAITING:

@@ -61,7 +61,7 @@ class FlightRecorder:
         self.parts = parts
         self.writer = writer
         self.page = writer.status
-        self.audit = EventAudit(parts.train_loader, [event.place for event in parts.quarantine.since_resume])
+        self.audit = EventAudit(parts.train_loader, parts.quarantine.keys_at, parts.config.training.grad_accum_steps)
         self._likeness = WeightLikeness(parts.model)
         self._reach = WeightReach(parts.model, parts.config.training.weight_decay)
         self._moves = 0
@@ -125,7 +125,7 @@ class FlightRecorder:
         """Record a step that ``progress`` already counts."""
         began = time.perf_counter()
         self.page.phase("log")
-        self.audit.add(window)
+        self.audit.add(window, progress.step)
         record = self._step_record(progress, window, result, timing)
         self.writer.step(record)
         self._likeness.took(timing.lr)
@@ -144,7 +144,7 @@ class FlightRecorder:
         plan, stats = self.parts.train_loader.plan, progress.stats
         ranks = self.parts.ranks
         expected = sum(plan.events_of_rank(rank) for rank in range(ranks.world_size))
-        left_out = self.audit.left_out_of(progress.epoch, ranks)
+        left_out = self.audit.left_out_of(progress.epoch, ranks, progress.step)
         duplicates = self.audit.duplicates_of(ranks)
         record = EpochRecord(
             epoch=progress.epoch,
