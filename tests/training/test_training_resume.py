@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -339,6 +340,35 @@ def test_counts_of_epochs_in_which_events_are_excluded_at_a_resume_add_up(tiny_c
     audits = [event.data for event in RunReader(run).events() if event.kind == "audit"]
     assert [(one["expected"], one["seen"], one["quarantined"]) for one in audits] == [(40, 39, 1), (40, 38, 2)]
     assert not [cause for cause in engine.diagnose.run(run).causes if cause.code == "XT-EVENTS-MISSING"]
+
+
+def test_an_event_served_before_it_was_excluded_counts_as_served_at_every_later_resume(tiny_config: Config) -> None:
+    """At the second resume it had become one that the epoch had left out."""
+    config = tiny_config(guards={"max_quarantined": 0.0}, training={"epochs": 1})
+    run = Path(engine.train(config, max_steps=2).run_dir)
+    names = ", ".join(f"{file}:{entry}" for file, entry in (planned_events(config, 1, step)[0] for step in (0, 2, 4)))
+    for stop in (3, 4, None):
+        engine.train(config, resume="auto", overrides=[f"data.exclude=[{names}]"], max_steps=stop)
+    (audit,) = [event.data for event in RunReader(run).events() if event.kind == "audit"]
+    assert (audit["expected"], audit["seen"], audit["quarantined"]) == (40, 38, 2)
+
+
+def test_a_validation_file_that_was_moved_does_not_change_the_order_of_an_epoch(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path
+) -> None:
+    """A saved name of the path that was hid what else was left out, and was asked for again inside an epoch."""
+    places = [tmp_path / name / "val.root" for name in ("v1", "v2")]
+    places[0].parent.mkdir()
+    shutil.copy(tiny_data / "train_001.root", places[0])
+    config = tiny_config(data={"train_path": str(tiny_data / "train_000.root"), "val_path": str(places[0])})
+    named = [[f"data.val_path={path}", f"data.exclude=[{path}:2]"] for path in places]
+    engine.train(config, overrides=named[0], max_steps=1)
+    places[0].parent.rename(places[1].parent)
+    assert engine.train(config, resume="auto", overrides=named[1], max_steps=2).steps == 2
+    more = [named[1][0], f"data.exclude=[{places[1]}:2, train_000.root:3]"]
+    since = engine.train(config, resume="auto", overrides=more, max_steps=3)
+    listed = json.loads((Path(since.run_dir) / "quarantine.json").read_text())["events"]
+    assert [(event["entry"], event["step"]) for event in listed] == [(3, 3)]
 
 
 def test_an_entry_that_is_not_there_is_refused_inside_an_epoch_too(tiny_config: Config) -> None:

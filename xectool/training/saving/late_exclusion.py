@@ -10,7 +10,7 @@ import numpy as np
 from xectool.checkpoint.format import Checkpoint
 from xectool.config.data import DataConfig
 from xectool.config.inputs import present_inputs
-from xectool.config.left_out import left_out, left_out_by_name, refuse_beyond
+from xectool.config.left_out import entries_left_out, left_out, left_out_by_name, refuse_beyond
 from xectool.config.moved import moved_files, renamed_events
 from xectool.config.root import RunConfig
 from xectool.data.events import EventSource
@@ -104,8 +104,14 @@ def late_events(
 
 
 def saved_exclude(checkpoint: Checkpoint, paths: Sequence[str]) -> tuple[str, ...]:
-    """Return what a checkpoint left out by name, in the files as they are called now where they have been moved."""
-    return _in_files_of_now(checkpoint.config["data"].get("exclude", ()), checkpoint, paths)
+    """Return what a checkpoint left out of its training files, under the names of now where these have been moved.
+
+    Names of no training file of now are passed over: what they meant may be gone, as a validation file that was moved.
+    """
+    saved = checkpoint.config["data"]
+    named = _in_files_of_now(saved.get("exclude", ()), checkpoint, paths)
+    of_one = {name: DataConfig(exclude=(name,), tree_name=saved.get("tree_name", "tree")) for name in named}
+    return tuple(name for name, data in of_one.items() if any(entries_left_out(data, path) for path in paths))
 
 
 def _in_files_of_now(events: Sequence[str], checkpoint: Checkpoint, paths: Sequence[str]) -> tuple[str, ...]:
