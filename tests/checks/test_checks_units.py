@@ -214,6 +214,20 @@ def test_what_comes_next_is_the_line_of_the_finding_which_tells_the_configuratio
     assert checked.next.count("--config") == 1
 
 
+def test_lines_of_a_configuration_check_what_they_write_by_its_names(written: Write, tmp_path: Path) -> None:
+    """The check found no photons in what the line had written."""
+    files = [written(f"f{n}.root", n + 1, FACTORS, {"npho": "light", "energyTruth": "mc energy"}) for n in range(2)]
+    config = tmp_path / "c.yaml"
+    names = "npho_branch: light, truth_branches: {energy: mc energy}"
+    data = f"{{batch_size: 8, train_path: {files[0]}, val_path: {files[1]}, {names}}}"
+    config.write_text(f"kind: regressor\ndata: {data}\ntasks: {{energy: {{enabled: true}}}}\n")
+    with pytest.raises(InvalidConfigError) as refused:
+        engine.config.check(config, deep=True)
+    (line,) = {item.fix for item in refused.value.findings if item.other_unit}
+    told = "--set data.npho_branch=light --set 'data.truth_branches.energy=mc energy'"
+    assert run(line, tmp_path)[-1] == f"next: xectool check-data f0_units.root f1_units.root {told}"
+
+
 def run(line: str, folder: Path) -> list[str]:
     """Return what a line says when it is pasted."""
     return subprocess.run(line, shell=True, cwd=folder, check=True, capture_output=True, text=True).stdout.splitlines()

@@ -7,12 +7,13 @@ import itertools
 import os
 import re
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from xectool.checks.facts import FileFacts
+from xectool.config.data import DataConfig
 from xectool.config.inputs import Place, input_name, place_of, split_tree
 from xectool.config.serialize import inline_yaml
 from xectool.errors import in_shell
@@ -25,6 +26,7 @@ _BRANCH = re.compile(r"data\.(\w+_branch|truth_branches\.\w+)=")
 _NO_LINE = re.compile(r"=(PATH|DIR|GB|BRANCH|CONFIG|NAME|VALUE)$|,$")
 """A value that the reader has to fill in, or prose after a comma; a branch or value may have a name in capitals."""
 _ALONE = "this file alone; a run reads all of its files by the same names"
+_BRANCHES = ("npho_branch", "time_branch", "run_branch", "event_branch")
 _TYPED = 4  # more files than these are a glob that the shell expanded
 _LONGEST = 2000  # characters of the files of a sample in a line to paste
 _SAMPLES = {"files": "files of this check", "others": "files of the other sample"}
@@ -198,6 +200,21 @@ class Told:
         chosen = (f"--set {in_shell(text)}" for text in (*given, *self.overrides))
         line = " ".join(("xectool config init", *chosen, f"> {_free_name('config', '.yaml')}"))
         return line + self._lists(line)
+
+
+def with_names(findings: Iterable[Finding], data: DataConfig) -> tuple[Finding, ...]:
+    """Return findings whose lines that write files check these by the branches of a configuration.
+
+    Args:
+        findings: What was found.
+        data: The section with the names; those of a check without it are not told.
+    """
+    usual = DataConfig()
+    names = [f"{key}={getattr(data, key)}" for key in _BRANCHES if getattr(data, key) != getattr(usual, key)]
+    truths = data.truth_branches.items() - usual.truth_branches.items()
+    names += [f"truth_branches.{task}={branch}" for task, branch in sorted(truths)]
+    told = Told((), overrides=[f"data.{name}" for name in names])
+    return tuple(replace(item, fix=told.going_on(item.fix)) for item in findings)
 
 
 def _is_line(fix: str) -> bool:

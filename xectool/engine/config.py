@@ -17,6 +17,7 @@ from xectool.config.serialize import dotted_values, to_yaml
 from xectool.config.template import template
 from xectool.engine.arguments import typed
 from xectool.engine.capacity import with_estimate
+from xectool.engine.check_lines import with_names
 from xectool.engine.config_units import unit_findings
 from xectool.findings import Report
 from xectool.rootio.counting import count_run_events
@@ -87,7 +88,7 @@ def check(path: Path | str, overrides: Sequence[str] = (), deep: bool = False) -
     paths = path_rules(loaded.config)
     if is_on_cpu(loaded.config, platform) and not paths.errors:  # it takes seconds
         capacity = with_estimate(capacity, loaded.config, memory_budgets(loaded.config.distributed.num_gpus))
-    units = Report() if paths.errors else unit_findings(loaded)
+    units = Report() if paths.errors else Report(with_names(unit_findings(loaded), loaded.config.data))
     return _shown(loaded.require(paths.merged(units).merged(capacity)))
 
 

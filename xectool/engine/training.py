@@ -18,6 +18,7 @@ from xectool.config.rules.path import path_rules
 from xectool.config.rules.run import OneStartingPoint
 from xectool.config.truth_mends import one_after_the_other
 from xectool.engine.capacity import without_memory
+from xectool.engine.check_lines import with_names
 from xectool.engine.training_run.attempt import RunAttempt
 from xectool.engine.training_run.first_look import input_findings
 from xectool.engine.training_run.result import TrainResult, is_told
@@ -103,7 +104,8 @@ def _train(
     loaded = loaded.require(counted.merged(disk_rules(parts.config, checkpoint_bytes_of(parts.model, parts.config))))
     progress, started = begin(parts, data, place, watching)
     watching.started(start_facts(parts, data, place, progress))
-    noticed = one_after_the_other((*data.findings, *parts.baseline.findings, *_changes(parts, place, dry_run)))
+    seen = (*data.findings, *parts.baseline.findings, *_changes(parts, place, dry_run))
+    noticed = one_after_the_other(with_names(seen, loaded.config.data))
     warned = tuple(found for found in loaded.findings if found.severity is not Severity.INFO)
     for found in () if dry_run else (*warned, *noticed):  # again at the end, which is not far in a dry run
         watching.message(f"{found.severity.value} {found.code}: {found.problem}; {found.where}")
