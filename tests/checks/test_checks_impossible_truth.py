@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,3 +76,38 @@ def test_a_task_that_is_not_trained_takes_no_event_from_those_that_are(odd: Any,
     assert excluded(energy).endswith("odd.root:tree:7]")
     assert (energy.severity.value, depth.severity.value) == ("warning", "warning")
     assert "--set data.exclude" not in depth.fix
+
+
+@pytest.mark.parametrize("count", [2, 20], ids=["few", "many"])
+def test_of_files_to_compare_with_no_event_is_left_out(
+    odd: Any, check: Any, good: Path, tmp_path: Path, count: int
+) -> None:
+    """The setting that was offered is refused by training, which does not read these files."""
+    config = tmp_path / "c.yaml"
+    config.write_text(f"kind: regressor\ndata: {{batch_size: 8, train_path: {good}}}\n{TASKS}")
+    other = odd("other.root", energies=range(count))
+    for options in ({}, {"config": config}):
+        (found,) = outside(check(good, against=[str(other)], **options))
+        assert found.severity.value == "warning"
+        assert found.fix.startswith(sys.executable)
+        assert 'known"' in found.fix
+        assert "exclude" not in found.fix
+        (alone,) = outside(check(other, **options))  # the control
+        assert "exclude" in alone.fix
+
+
+def test_of_files_to_compare_with_no_number_and_no_scale_is_of_a_training(
+    rows: Rows, check: Any, good: Path, tmp_path: Path, write: Any
+) -> None:
+    """A truth that is no number, and one far away that widens the scale of a training."""
+    rows["energyTruth"][3], rows["timeTruth"][:2] = np.nan, 9e-9
+    other = write(tmp_path / "other.root", rows | {"run": rows["run"] + 1})
+    told = [[item for item in check(good, against=[str(other)]).findings if item.code == "DAT-16"]]
+    told.append([item for item in check(other).findings if item.code == "DAT-16"])
+    texts = ["\n".join(f"{item.problem}; {item.fix}" for item in found) for found in told]
+    for words, beside, alone in (
+        ("is NaN, infinite", 1, 1),
+        ("leave these events out", 0, 1),
+        ("automatic scale", 0, 1),
+    ):
+        assert [min(text.count(words), 1) for text in texts] == [beside, alone], words

@@ -124,3 +124,14 @@ def test_a_constant_truth_is_an_error_where_training_refuses_it(
     found = [item for item in of_energy(written) if "in every event" in item.problem]
     assert [item.severity.value for item in found] == [severity]
     assert refusal(written) == code
+
+
+@pytest.mark.parametrize("mark", sorted(NOTHING))
+def test_files_to_compare_with_may_know_no_truth(config: Any, rows: Rows, mark: str) -> None:
+    """It said that a training refuses real data beside simulation, which no training reads."""
+    written = config(val=np.full_like(rows["energyTruth"], NOTHING[mark]))
+    real = str(written.parent / "val.root")
+    found = of_energy(written, against=[real])
+    assert [item.problem for item in found if "no event has a known truth" in item.problem] == []
+    alone = check_data(real).findings  # the control
+    assert any("a training of it refuses these files" in item.problem for item in alone)

@@ -22,6 +22,8 @@ from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.errors import XecError, event_named, in_shell
 
 _NEARLY_ALL: Final = 0.99  # of the readings; noise leaves single times of any size
+VALIDATION: Final = "validation sample"
+"""What findings of validation files begin with."""
 
 
 @dataclass
@@ -45,6 +47,7 @@ class DataFacts:
         is_on_gpu: Whether the configuration trains on a GPU of this machine.
         num_validated: Events of the validation files, where they were looked at.
         together: The samples of one run, training first, where this is one of several.
+        is_compared: Whether the files are only compared with, and no run reads them.
     """
 
     settings: ScanSettings
@@ -63,6 +66,7 @@ class DataFacts:
     is_on_gpu: bool = False
     num_validated: int | None = None
     together: tuple[Sample, ...] = ()
+    is_compared: bool = False
 
     def place_of(self, where: str) -> tuple[str, str]:
         """Return path and tree of a file of the sample, which a name without .root does not tell."""
@@ -75,7 +79,7 @@ class DataFacts:
     @property
     def is_training(self) -> bool:
         """Whether the sample is trained on, as far as is known."""
-        return not self.together or self.together[0] is self.sample
+        return not self.is_compared and (not self.together or self.together[0] is self.sample)
 
     @property
     def is_complete(self) -> bool:

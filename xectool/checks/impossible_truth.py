@@ -39,8 +39,10 @@ def impossible_truths(code: str, facts: DataFacts, task: str, scan: TargetScan) 
 
 
 def _trained(facts: DataFacts) -> set[str]:
-    """Return the tasks that are trained; all of them where no configuration says which."""
+    """Return the tasks that are trained; all of them where no configuration says which, none of files compared with."""
     config = facts.config
+    if facts.is_compared:
+        return set()
     return set(config.tasks.enabled() if isinstance(config, RegressorConfig) else facts.settings.data.truth_branches)
 
 

@@ -14,8 +14,10 @@ from xectool.findings import Finding, Severity
 
 
 def may_be_trained(facts: DataFacts, task: str) -> bool:
-    """Return whether a task is trained, or no configuration says otherwise."""
-    return facts.config is None or (isinstance(facts.config, RegressorConfig) and task in facts.config.tasks.enabled())
+    """Return whether a task is trained, or no configuration says otherwise; no run reads files compared with."""
+    config = facts.config
+    named = config is None or (isinstance(config, RegressorConfig) and task in config.tasks.enabled())
+    return named and not facts.is_compared
 
 
 def known_truth_findings(code: str, facts: DataFacts, task: str, scan: TargetScan) -> Iterator[Finding]:

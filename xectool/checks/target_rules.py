@@ -139,7 +139,7 @@ class TruthIsSound(Rule[DataFacts]):
         num_far, square = 1 + len(gaps.others), float((gaps.near**2).mean())
         far = float((gaps.others**2).sum()) / (len(gaps.others) + len(gaps.near)) + gaps.own**2 / scan.known
         factor = float(np.sqrt(1 + far / square))
-        if factor < np.sqrt(2) or not are_few(num_far, len(gaps.near)):
+        if facts.is_compared or factor < np.sqrt(2) or not are_few(num_far, len(gaps.near)):
             yield from self._far(facts, task, scan, cell, sigmas)
             return
         those, them = ("this one makes", "it") if num_far == 1 else (f"{num_far} such make", "them")

@@ -20,6 +20,8 @@ from xectool.findings import Finding, Severity
 
 MOST_NAMED: Final = 16
 """Events that a setting names; of more it would be no line to paste."""
+BY_HAND: Final = "; or leave these events out (data.exclude)"
+"""End of a fix, which is none for files that no run reads: training refuses their names in data.exclude."""
 _SHOWN: Final = 10
 _WRITE_AGAIN: Final = (
     "import sys, shlex, numpy as np, uproot; source, name, branch, target, *then = sys.argv[1:]; "
@@ -158,7 +160,7 @@ def unit_fix(path: str, tree: str, branch: str, factor: float, unit: str) -> str
 def nonfinite_truth_fix(path: str, tree: str, branch: str) -> str:
     """Return the command that writes a file with 1e10, "not known", where the truth is no number."""
     line = _write_again(path, tree, branch, f"np.where(np.abs(truth) <= {LARGEST_LEGAL:g}, truth, 1e10)", "whole")
-    return f'{line}; 1e10 is "not known"; or leave these events out (data.exclude)'
+    return f'{line}; 1e10 is "not known"{BY_HAND}'
 
 
 def impossible_truth_fix(path: str, tree: str, branch: str, task: str, num_files: int, exclude: str | None) -> str:
@@ -197,10 +199,10 @@ def lone_truth_fix(path: str, tree: str, branch: str, value: float, component: i
 
 def _unknown_fix(path: str, tree: str, branch: str, again: str, exclude: str | None = None) -> str:
     line = _write_again(path, tree, branch, again, "known")
-    out = f"or leave these events out{' (data.exclude)' if exclude is None else f': --set {exclude}'}"
+    out = BY_HAND if exclude is None else f"; or leave these events out: --set {exclude}"
     if exclude == "":
-        out = "in data.exclude they are too many to name, and this line marks them all"
-    return f'{line}; 1e10 is "not known"; {out}'
+        out = "; in data.exclude they are too many to name, and this line marks them all"
+    return f'{line}; 1e10 is "not known"{out}'
 
 
 def is_told_of(task: str, findings: Iterable[Finding], files: Container[str], said: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xectool.checks.catalogue import DATA_CHECKS, VALUE_CHECKS
-from xectool.checks.data_facts import DataFacts
+from xectool.checks.data_facts import VALIDATION, DataFacts
 from xectool.checks.file_rules import FILE_RULES
 from xectool.checks.running import Inspection, Progress, Silent, inspect_sample, repeated_events, shared_events
 from xectool.checks.sample import EVENTS_A_FILE, Sample, ScanSettings
@@ -18,6 +18,7 @@ from xectool.config.inputs import Place, expand_inputs, place_of, present_inputs
 from xectool.config.load import LoadedConfig, config_from_overrides, load_config
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.rules.path import network_rules, validation_rules
+from xectool.config.truth_mends import BY_HAND
 from xectool.config.unit_mends import UnitMend
 from xectool.engine.check_lines import Told
 from xectool.engine.check_use import look_at_use
@@ -88,7 +89,7 @@ def check_data(
         look_at_use(facts, config)
         facts.num_validated = facts.other.num_events if facts.other and not options.against else None
     ran = run_rules((*DATA_CHECKS, *plugin_rules("checks", DATA_CHECKS)), facts)
-    report = Report((*_of_both(ran.report, looked, options), *_validation_gone(loaded, options)))
+    report = Report((*_of_both(ran.report, looked), *_validation_gone(loaded, options)))
 
     def by_names(names: Sequence[str]) -> ByNames:
         return _by_names(paths, replace(options, overrides=names), how.progress)
@@ -133,7 +134,8 @@ def _look(
         facts.other, _ = inspect_sample(compared, theirs)
     facts.together = _together(facts, validated, options)
     if facts.other is not None:
-        beside = DataFacts(theirs.settings, facts.other, config, together=facts.together)
+        alone = bool(options.against)
+        beside = DataFacts(theirs.settings, facts.other, config, together=facts.together, is_compared=alone)
     return _Looked(how, facts, beside, validated, digests)
 
 
@@ -149,16 +151,16 @@ def _by_names(paths: Sequence[str], options: CheckOptions, progress: Progress) -
     options = replace(options, deep=False, write_digest=False)
     config = None if options.config is None else load_config(options.config, options.overrides).config
     looked = _look(paths, options, config, progress, EVENTS_FOR_UNITS)
-    found = _of_both(run_rules(UNIT_RULES, looked.facts).report, looked, options)
+    found = _of_both(run_rules(UNIT_RULES, looked.facts).report, looked)
     return ByNames(looked.facts.sample, [item for item in found if item.other_unit], looked.mends)
 
 
-def _of_both(report: Report, looked: _Looked, options: CheckOptions) -> tuple[Finding, ...]:
+def _of_both(report: Report, looked: _Looked) -> tuple[Finding, ...]:
     """Return what was found of the files and of the other sample."""
     if looked.beside is None:
         return tuple(report)
     told = {(item.code, item.where) for item in report}
-    aside = _aside(looked.beside, is_validation=not options.against)
+    aside = _aside(looked.beside)
     return (*report, *(item for item in aside if (item.code, item.where) not in told))
 
 
@@ -254,15 +256,16 @@ def _inspection(
     return Inspection(settings, options.deep, options.write_digest and not other, options.time_limit_s, progress)
 
 
-def _aside(facts: DataFacts, is_validation: bool) -> list[Finding]:
+def _aside(facts: DataFacts) -> list[Finding]:
     """Return what keeps the other sample from being read or its values from being trusted.
 
     Wrong values of a sample to compare with are warnings: the files that are checked may be sound.
     """
-    title = "validation sample" if is_validation else "sample to compare with"
+    title, out = ("sample to compare with", BY_HAND) if facts.is_compared else (VALIDATION, "")
     found = [*run_rules(FILE_RULES, replace(facts, config=None)).report]
     if facts.sample.scanned:
-        values = run_rules(VALUE_CHECKS, facts if is_validation else replace(facts, config=None)).report
-        worst = Severity.ERROR if is_validation else Severity.WARNING
+        values = run_rules(VALUE_CHECKS, replace(facts, config=None) if facts.is_compared else facts).report
+        worst = Severity.WARNING if facts.is_compared else Severity.ERROR
         found += [replace(item, severity=worst) if item.severity is Severity.ERROR else item for item in values]
-    return [replace(item, problem=f"{title}: {item.problem}") for item in found if item.severity is not Severity.INFO]
+    told = (item for item in found if item.severity is not Severity.INFO)
+    return [replace(item, problem=f"{title}: {item.problem}", fix=item.fix.replace(out, "")) for item in told]
