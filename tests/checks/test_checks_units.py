@@ -135,7 +135,25 @@ def test_a_deep_check_of_a_configuration_tells_units_those_of_truth_where_it_is_
     sound = [written(f"s{n}.root", n + 1, {"uvwTruth": 10.0}) for n in range(2)]
     paths = [f"data.train_path={sound[0]}", f"data.val_path={sound[1]}"]
     passed = [item.other_unit for item in engine.config.check(config, paths, deep=True).findings if item.other_unit]
-    assert passed == ["uvwTruth"] * (kind == "regressor")
+    assert passed == ["uvwTruth"] * 2 * (kind == "regressor"), "of training, and of validation"
+
+
+def test_a_deep_check_of_a_configuration_judges_training_and_validation_each_by_itself(
+    written: Write, tmp_path: Path
+) -> None:
+    """As one sample they were `in 1 of 2 files`, which nobody was told of as one."""
+    sound, odd = written("a.root", 1, {}), written("b.root", 2, {"energyTruth": 1e3})
+    config = tmp_path / "c.yaml"
+    for train, val, title in ((sound, odd, "validation sample: "), (odd, sound, ""), (odd, odd, "")):
+        config.write_text(
+            f"kind: regressor\ndata: {{batch_size: 8, allow_overlap: true, train_path: {train}, val_path: {val}}}\n"
+            "tasks: {energy: {enabled: true}}\n"
+        )
+        with pytest.raises(InvalidConfigError) as refused:
+            engine.config.check(config, deep=True)
+        (found,) = [item for item in refused.value.findings if item.other_unit]
+        assert found.problem.startswith(f"{title}the truth of task energy looks like MeV, not GeV: typical size")
+        assert f"({odd}:tree branch energyTruth)" in found.where
 
 
 def test_a_deep_check_of_many_files_leads_to_the_check_of_all(written: Write, tmp_path: Path) -> None:

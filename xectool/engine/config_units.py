@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from xectool.checks.data_facts import DataFacts
+from xectool.checks.data_facts import VALIDATION, DataFacts
 from xectool.checks.running import Inspection, inspect_sample
 from xectool.checks.sample import ScanSettings
 from xectool.checks.target_rules import TruthIsSound
@@ -14,9 +14,9 @@ from xectool.checks.value_rules import NormalizedTimesFit
 from xectool.config.inputs import is_remote, present_inputs
 from xectool.config.load import LoadedConfig
 from xectool.config.root import RegressorConfig
-from xectool.config.unit_mends import with_one_line
+from xectool.config.unit_mends import UnitMend, with_one_line
 from xectool.errors import in_shell
-from xectool.findings import Report
+from xectool.findings import Finding, Report
 from xectool.rules import run_rules
 
 _FILES: Final = 3  # of training, and of validation
@@ -29,20 +29,20 @@ def unit_findings(loaded: LoadedConfig) -> Report:
     Without tasks no truth is looked at. Where there are more files, the line to paste is the check of all of them.
     """
     config = loaded.config
-    samples = [
-        [path for path in present_inputs(of) if not is_remote(path)]
-        for of in (config.data.train_path, config.data.val_path)
-    ]
-    paths = list(dict.fromkeys(path for sample in samples for path in sample[:_FILES]))
-    if not paths:
-        return Report()
+    trained = [path for path in present_inputs(config.data.train_path) if not is_remote(path)]
+    validated = [path for path in present_inputs(config.data.val_path) if not (is_remote(path) or path in trained)]
     is_regressor = isinstance(config, RegressorConfig)
     tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
     settings = ScanSettings(config.data, config.normalization, tasks, _EVENTS, truth=is_regressor)
-    facts = DataFacts(settings, inspect_sample(paths, Inspection(settings))[0], config)
-    report = run_rules((NormalizedTimesFit(), TruthIsSound()), facts).report
-    found = with_one_line((item for item in report if item.other_unit), [*unit_mends(facts)])
-    if any(len(sample) > _FILES for sample in samples):
+    samples = [inspect_sample(paths[:_FILES], Inspection(settings))[0] for paths in (trained, validated)]
+    units, mends = list[Finding](), list[UnitMend]()
+    for facts in (DataFacts(settings, sample, config, together=tuple(samples)) for sample in samples if sample.files):
+        title = "" if facts.is_training else f"{VALIDATION}: "
+        report = run_rules((NormalizedTimesFit(), TruthIsSound()), facts).report
+        units += [replace(item, problem=f"{title}{item.problem}") for item in report if item.other_unit]
+        mends += unit_mends(facts)
+    found = with_one_line(units, mends)
+    if max(len(trained), len(validated)) > _FILES:
         named = config.data.train_path
         files = " ".join(map(in_shell, [named] if isinstance(named, str) else named))
         line = f"xectool check-data {files} --config {in_shell(loaded.path)}   # gives the line that mends all files"
