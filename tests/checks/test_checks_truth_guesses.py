@@ -143,3 +143,18 @@ def test_a_branch_of_a_task_that_is_trained_is_not_proposed_where_it_was_made_or
         fix = next(item.fix for item in found if item.code == "DAT-04" and "timeTruth" in item.problem)
         assert (f"timing={name}" in fix) is is_proposed, fix
     assert says_another("dt", "timing")
+
+
+@pytest.mark.parametrize("name", ["t_start", "tStart", "e_noise", "E_th", "en_cut"])
+def test_a_letter_beside_any_word_names_no_truth(rows: Rows, named: Any, name: str) -> None:
+    values = rows["timeTruth"] if name.startswith("t") else np.random.default_rng(0).permutation(rows["energyTruth"])
+    assert proposed(named(**{name: values})) == {}
+    letter, mark = name[0], "timing" if name.startswith("t") else "energy"  # the control
+    assert proposed(named(**{f"{name}_mc": values})) == {mark: f"{name}_mc"}
+    assert proposed(named(**{letter: values})) == {mark: letter}
+
+
+def test_a_letter_names_no_truth_that_is_the_same_in_all_events(rows: Rows, named: Any) -> None:
+    time, energy = (np.full_like(rows[name], rows[name].max()) for name in ("timeTruth", "energyTruth"))
+    assert proposed(named(t=time, e=energy)) == {}
+    assert proposed(named(mc_t=time, energy=energy)) == {"timing": "mc_t", "energy": "energy"}, "the control"

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from xectool.checks.facts import BranchFacts, FileFacts, Trouble, arguments
 from xectool.checks.reading import read_trouble
-from xectool.checks.truth_names import is_made, says_another, says_task, says_truth
+from xectool.checks.truth_names import is_letter, is_made, says_another, says_more, says_task, says_truth
 from xectool.config.data import DataConfig
 from xectool.config.left_out import entries_left_out
 from xectool.config.tasks import TASK_WIDTHS
@@ -141,9 +141,18 @@ def _is_shaped(branch: BranchFacts, task: str) -> bool:
 
 
 def _by_name(reader: _Values, task: str, names: list[str]) -> Guess | None:
-    """Return the branch whose name says the task, one that says truth before others, if its values are possible."""
-    named = sorted((name for name in names if says_task(name, task)), key=lambda name: not says_truth(name))
-    units = {name: unit for name in named if (unit := _unit(task, reader.of(name, TASK_WIDTHS[task]))) is not None}
+    """Return the branch whose name says the task, one that says truth before others, if its values are possible.
+
+    A letter (``e``, ``t``) says little: not beside a word that may say anything, nor of values that are all the same.
+    """
+    said = (name for name in names if says_task(name, task) and not (is_letter(name, task) and says_more(name)))
+    named = {name: reader.of(name, TASK_WIDTHS[task]) for name in sorted(said, key=lambda name: not says_truth(name))}
+    units = {
+        name: unit
+        for name, rows in named.items()
+        if (unit := _unit(task, rows)) is not None
+        and (not is_letter(name, task) or (rows is not None and bool((rows != rows[:1]).any())))
+    }
     first, *others = units or [""]
     return Guess(first, units[first], "name", tuple(others)) if first else None
 

@@ -31,6 +31,7 @@ _OTHERS: Final = _words(
 )
 _ALL: Final = _OTHERS.union(*_TASKS.values(), ("u", "v", "x", "y", "z", "theta", "phi"))
 _UNITS: Final = re.compile(r"[MGkKT]?eV(?![a-z])|(?<![a-z])(?:ns|ps|us|cm|mm)(?![a-z])")
+_LETTERS: Final = 2
 _PIECE: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _ENERGY_UNIT: Final = re.compile(r"[MGkKT]eV(?![a-z])")
 
@@ -68,6 +69,26 @@ def says_task(name: str, task: str) -> bool:
     words = pieces(name)
     named = words & _TASKS[task] or (task == "energy" and _ENERGY_UNIT.search(name))
     return bool(named) and not words & _OTHERS
+
+
+def is_letter(name: str, task: str) -> bool:
+    """Return whether a name says the quantity by a letter or two alone, and not that it is the truth.
+
+    >>> [is_letter(name, "energy") for name in ("e_noise", "E", "E_gamma", "e_mc", "E_MeV", "energy_old")]
+    [True, True, True, False, False, False]
+    """
+    words = pieces(name)
+    is_short = all(len(word) <= _LETTERS for word in words & _TASKS[task])
+    return is_short and not words & TRUTH and not (task == "energy" and _ENERGY_UNIT.search(name))
+
+
+def says_more(name: str) -> bool:
+    """Return whether a name has a word that may say anything.
+
+    >>> says_more("t_start"), says_more("E_gamma")
+    (True, False)
+    """
+    return bool(pieces(name) - _ALL - TRUTH)
 
 
 def says_another(name: str, task: str) -> bool:
