@@ -108,3 +108,21 @@ def test_what_the_line_cannot_mend_is_named_and_the_gpus_stay(files: Path, xecto
 def test_one_fault_alone_is_told_by_itself(files: Path, xectool: Callable[..., object]) -> None:
     (found,) = xectool("submit", files / "config.yaml", "--partition", "p", "--dry-run", "--json").document["findings"]
     assert (found["code"], found["fix"]) == ("XT-SUBMIT-TIME", "--time 12:00:00")
+
+
+@pytest.mark.parametrize("value", ["trainig.lr=0.3", "trainig={lr: 0.3}", "no.such.key.at.all=0.3"])
+def test_a_misspelt_setting_is_respelt_and_what_stands_behind_it_is_told(
+    files: Path, xectool: Callable[..., object], tmp_path: Path, value: str
+) -> None:
+    """It stayed in the line beside the right one, and the line was refused again, with what had not been told."""
+    argv = ["submit", files / "config.yaml", "--partition", "p", "--time", "1:00:00", "--gpus", "0", "--dry-run"]
+    settings = ["--set", f"checkpoint.save_dir={tmp_path}/a%b", "--set", value]
+    *errors, line = xectool(*argv, *settings, "--json").document["findings"]
+    assert [found["code"] for found in errors] == ["CFG-01", "XT-SUBMIT-REQUEST"]
+    words = shlex.split(line["fix"])
+    assert value not in words
+    assert any(word.startswith("training.lr=") for word in words) is value.startswith("trainig")
+    assert f"checkpoint.save_dir={tmp_path}/a_b" in words
+    done = xectool(*words[1:], "--json")
+    assert [found["code"] for found in done.document["findings"] if found["severity"] == "error"] == []
+    assert done.code == 0, "the control: the line as it is pasted"

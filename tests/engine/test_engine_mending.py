@@ -58,7 +58,8 @@ def test_prose_and_words_to_fill_in_are_no_mend(fix: str) -> None:
 
 
 def test_what_was_typed_is_changed_in_its_place_and_the_rest_stays() -> None:
-    mend = all_mends(["--time 1:00:00", "training.lr: 1e-4", "--set data.val_path='a b.root'", "prose"], OPTIONS)
+    fixes = ("--time 1:00:00", "training.lr: 1e-4", "--set data.val_path='a b.root'", "prose")
+    mend = all_mends(mend_of(fix, OPTIONS) for fix in fixes)
     argv = [
         "submit",
         "c d.yaml",
@@ -80,5 +81,26 @@ def test_what_was_typed_is_changed_in_its_place_and_the_rest_stays() -> None:
 
 
 def test_of_two_values_of_one_key_the_first_is_taken() -> None:
-    mend = all_mends(["data.batch_size: 8", "data.batch_size: 4"], OPTIONS)
+    mend = all_mends(mend_of(f"data.batch_size: {size}", OPTIONS) for size in (8, 4))
     assert mend == Mend(settings={"data.batch_size": "8"})
+
+
+def test_a_key_that_is_none_does_not_stay_beside_the_right_one() -> None:
+    argv = [
+        "submit",
+        "--set",
+        "trainig.lr=3",
+        "c.yaml",
+        "--set=x.y=1",
+        "--set",
+        "data.batch_size=8",
+        "--",
+        "--set=x.y=1",
+    ]
+    fixes = {"trainig.lr": "training.lr: 3", "x.y": "leave out --set x.y; the top level knows kind, ..."}
+    mend = all_mends(mend_of(fix, OPTIONS, wrong) for wrong, fix in fixes.items())
+    line = shlex.split(mend.on(argv))
+    assert line[1:] == ["submit", "c.yaml", "--set", "data.batch_size=8", "--set", "training.lr=3", "--", "--set=x.y=1"]
+    assert mend.overrides(["trainig.lr=3", "a.b=1", "x.y=1"]) == ("a.b=1", "training.lr=3")
+    kept = all_mends(mend_of(fix, OPTIONS) for fix in fixes.values())  # the control: keys of a file
+    assert "trainig.lr=3" in kept.on(argv)

@@ -25,21 +25,25 @@ class Mend:
     Attributes:
         options: Value of each option, ``--time: 12:00:00``.
         settings: Value of each key as YAML, ``training.lr: 1.0e-4``.
+        dropped: Keys of settings that are taken out, for there are no such.
     """
 
     options: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
+    dropped: frozenset[str] = frozenset()
 
     def joined(self, other: Mend) -> Mend:
         """Return both; what is changed already stays, for the next look tells whether that was enough."""
         return Mend(
-            {**self.options, **other.options, **self.options}, {**self.settings, **other.settings, **self.settings}
+            {**self.options, **other.options, **self.options},
+            {**self.settings, **other.settings, **self.settings},
+            self.dropped | other.dropped,
         )
 
-    @property
-    def overrides(self) -> list[str]:
-        """The settings as ``key=value``."""
-        return [f"{key}={value}" for key, value in self.settings.items()]
+    def overrides(self, given: Iterable[str]) -> tuple[str, ...]:
+        """Return ``key=value`` settings with the changes."""
+        kept = (text for text in given if key_of(text) not in self.dropped)
+        return (*kept, *(f"{key}={value}" for key, value in self.settings.items()))
 
     def on(self, argv: Sequence[str]) -> str:
         """Return a command line with the changes: in the place of what was typed, else behind it.
@@ -48,7 +52,7 @@ class Mend:
         'xectool submit c.yaml --time=12:00:00 --gpus 2 --set training.lr=1e-4'
         """
         end = list(argv).index("--") if "--" in argv else len(argv)
-        words, last, left = list(argv[:end]), list(argv[end:]), {**self.options}
+        words, last, left = _without(self.dropped, argv[:end]), list(argv[end:]), {**self.options}
         overridden = dict(self.settings)
         for at, word in enumerate(words):
             option, sign, value = word.partition("=")
@@ -60,7 +64,7 @@ class Mend:
                 left.pop(before, None)
             elif before == SET or option == SET:
                 text = word if before == SET else value
-                key = text.partition("=")[0].strip()
+                key = key_of(text)
                 if key in self.settings:
                     head = "" if before == SET else f"{SET}="
                     words[at] = f"{head}{key}={self.settings[key]}"
@@ -70,28 +74,48 @@ class Mend:
         return shlex.join(["xectool", *words, *last])
 
 
-def mend_of(fix: str, options: Collection[str]) -> Mend | None:
+def key_of(setting: str) -> str:
+    """Return the key of ``key=value``."""
+    return setting.partition("=")[0].strip()
+
+
+def mend_of(fix: str, options: Collection[str], wrong: str = "") -> Mend | None:
     """Return what a fix changes on a command line; None where it is prose, or has a word to fill in.
 
     Args:
         fix: Options to paste, or lines of a configuration, each with a remark or none.
         options: Those the command has, without ``--set``.
+        wrong: Key of a setting on the command line that is none, and is not to stay beside the right one.
     """
+    gone = Mend(dropped=frozenset([wrong] if wrong else []))
+    if wrong and fix.startswith(f"leave out {SET} {wrong}"):
+        return gone
     found = [_line(line, options) for line in fix.splitlines() if line.strip() and not line.startswith("#")]
     whole = Mend()
     for mend in found:
         if mend is None:
             return None
         whole = whole.joined(mend)
-    return whole if found else None
+    return whole.joined(gone) if found else None
 
 
-def all_mends(fixes: Iterable[str], options: Collection[str]) -> Mend:
+def all_mends(mends: Iterable[Mend | None]) -> Mend:
     """Return what can be changed of all fixes together."""
     whole = Mend()
-    for fix in fixes:
-        whole = whole.joined(mend_of(fix, options) or Mend())
+    for mend in mends:
+        whole = whole.joined(mend or Mend())
     return whole
+
+
+def _without(keys: Collection[str], words: Sequence[str]) -> list[str]:
+    """Return words of a command line without the settings of some keys."""
+    gone = set[int]()
+    for at, word in enumerate(words):
+        is_value = at > 0 and words[at - 1] == SET
+        text = word if is_value else word.removeprefix(f"{SET}=")
+        if (is_value or text != word) and key_of(text) in keys:
+            gone |= {at, at - is_value}
+    return [word for at, word in enumerate(words) if at not in gone]
 
 
 def _line(line: str, options: Collection[str]) -> Mend | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from xectool.config.document import SET
 from xectool.config.load import LoadedConfig, load_config
 from xectool.config.platform import NODE_MEMORY, Platform
 from xectool.config.root import RunConfig
@@ -31,6 +33,7 @@ from xectool.training.saving.resume import require_resumable
 
 _UNLIMITED: Final = 1 << 60
 _ROUNDS: Final = 4
+_TYPED: Final = re.compile(rf"{SET} \((.+)\)")
 _LATER: Final = "seen once what can be mended of the others is"
 _FIELDS: Final = {
     option_of(name): (name, kind)
@@ -68,7 +71,7 @@ class Wish:
         return replace(
             self,
             request=replace(self.request, **changed),
-            overrides=(*self.overrides, *mend.overrides),
+            overrides=mend.overrides(self.overrides),
             resume=mend.options.get("--resume", self.resume),
             run_name=mend.options.get("--run-name", self.run_name),
         )
@@ -157,7 +160,7 @@ def prepared(wish: Wish) -> Prepared:
     for _ in range(_ROUNDS):
         new = [item for error in now for item in _findings(error) if not any(_same(item, known) for known in told)]
         told += [replace(item, evidence=(*item.evidence, _LATER)) for item in new] if told else new
-        more = mends.joined(all_mends((item.fix for item in new), _OPTIONS))
+        more = mends.joined(all_mends(map(_mend, new)))
         if more == mends:
             break
         mends = more
@@ -167,8 +170,14 @@ def prepared(wish: Wish) -> Prepared:
     if len(told) == 1:
         raise errors[0]
     still = [item for error in now for item in _findings(error)]
-    left = [item for item in told if mend_of(item.fix, _OPTIONS) is None or any(_same(item, now) for now in still)]
+    left = [item for item in told if _mend(item) is None or any(_same(item, now) for now in still)]
     raise RefusedJob(told, mends, left)
+
+
+def _mend(item: Finding) -> Mend | None:
+    """Return what the fix of a finding changes; a key that is none is said by its place."""
+    wrong = _TYPED.fullmatch(item.where) if item.code == "CFG-01" else None
+    return mend_of(item.fix, _OPTIONS, wrong[1] if wrong else "")
 
 
 def _same(one: Finding, other: Finding) -> bool:
