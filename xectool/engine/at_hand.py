@@ -60,12 +60,18 @@ def renamed(error: Misnamed, argv: Sequence[str]) -> str:
 
 def _meant(meant: Mapping[str, str], word: str) -> str:
     """Return an argument with what was meant by it, or by what stands after the = of an option or a setting."""
+    by_place = {_place(named): found for named, found in meant.items()}
     name, sign, value = word.partition("=")
     for head, tail in (("", word), (name + sign, value), (name + sign, _unquoted(value))):
-        found = meant.get(str(Path(os.path.expanduser(tail))))
-        if found is not None:
+        found = by_place.get(_place(tail))
+        if tail and found is not None:
             return f"{head}{found if not head or head.startswith('-') else inline_yaml(found)}"
     return word
+
+
+def _place(path: str) -> str:
+    """Return where a path leads to: a refusal may name the whole of what was typed in part."""
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def _unquoted(value: str) -> str:
