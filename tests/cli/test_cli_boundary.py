@@ -69,8 +69,8 @@ def test_error_document_carries_the_finding(capfd: pytest.CaptureFixture[str]) -
     [
         (["diagnose", "query", "/nowhere", "SELECT 1"], "diagnose query", ""),
         (["diagnose", "query"], "diagnose query", "xectool diagnose query --help"),
-        (["diagnose", "qery"], "diagnose", "xectool diagnose --help"),
-        (["trian", "config.yaml"], "trian", "xectool --help"),
+        (["diagnose", "qery"], "diagnose", "xectool diagnose query --json"),
+        (["trian", "config.yaml"], "trian", "xectool train config.yaml --json"),
         ([], "", "xectool --help"),
         (["export"], "export", "xectool export --help"),
     ],

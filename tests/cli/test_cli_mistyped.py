@@ -44,5 +44,9 @@ def test_the_fix_is_the_line_that_was_meant(xectool: Run, here: Path, typed: str
 
 
 def test_what_is_near_nothing_is_answered_with_the_help(xectool: Run, here: Path) -> None:
-    for typed, fix in (("frobnicate", "xectool --help"), ("train --zzzz", "xectool train --help")):
+    for typed, fix in (
+        ("frobnicate", "xectool --help"),
+        ("", "xectool --help"),
+        ("train --zzzz", "xectool train --help"),
+    ):
         assert xectool(*typed.split(), "--json").document["findings"][0]["fix"] == fix

@@ -151,7 +151,9 @@ def _respelt(error: TyperException, argv: Sequence[str]) -> str:
     """Return the command line with the command or option that was most likely meant; nothing where none is near."""
     command = re.match(r"No such command '([^']+)'\. Did you mean '([^']+)'", error.format_message())
     wrong = command[1] if command else str(getattr(error, "option_name", ""))
-    near = [command[2]] if command else nearest(wrong, getattr(error, "possibilities", None) or (), 1)
+    # without the dashes, which are alike in all of them
+    known = {name.lstrip("-"): name for name in getattr(error, "possibilities", None) or ()}
+    near = [command[2]] if command else [known[name] for name in nearest(wrong.lstrip("-"), known, 1)]
     words = [word.partition("=") for word in argv]
     at = next((at for at, word in enumerate(words) if word[0] == wrong), None)
     if not near or at is None:
