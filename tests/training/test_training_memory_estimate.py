@@ -403,7 +403,8 @@ def test_the_child_forks_no_process(tmp_path: Path) -> None:
     """Builds of PyTorch for GPUs have no gradients in one: an estimate failed wherever one of them was installed."""
     asked = {BASE: request_of(CASES["regressor"]), "a": request_of(CASES["mae"]), "b": request_of(CASES["inpainter"])}
     content = {"requests": {name: item.to_json() for name, item in asked.items()}, "events": 10}
-    content |= {"search": None, "windows": dict.fromkeys(asked, 1), "validation_events": 10, "cached_events": 20}
+    content |= {"search": None, "windows": dict.fromkeys(asked, 1), "validation_events": 10}
+    content |= {"cached_events": 20, "elsewhere": False}
     (tmp_path / "question.json").write_text(json.dumps(content))
     code = (
         f"import os; del os.fork; from {child.MODULE}.answering import main; "

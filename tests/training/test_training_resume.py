@@ -220,7 +220,7 @@ def test_resume_with_silently_other_outputs_is_refused(tiny_config: Config, over
     with pytest.raises(CheckpointError, match=r"checkpoint\.init_from") as caught:
         engine.train(config, resume="auto", overrides=[override])
     assert key in caught.value.problem
-    pasted = shlex.split(caught.value.fix.partition(" (as")[0])[1::2]
+    pasted = shlex.split(caught.value.fix.splitlines()[0], comments=True)[1::2]
     assert [text.partition("=")[0] for text in pasted] == [key]
     assert engine.train(config, resume="auto", overrides=[override, *pasted], max_steps=2).steps == 2
 
@@ -449,7 +449,8 @@ def test_a_checkpoint_that_names_no_files_is_told_as_that(tiny_config: Config) -
     store.save(path, saved)
     with pytest.raises(CheckpointError, match="train_path: no file is named in the checkpoint, 2 files now") as caught:
         engine.train(config, run_name="inside", resume="auto")
-    assert caught.value.fix.startswith("start a new run from its weights: ")
+    assert caught.value.fix.startswith(f"--set checkpoint.init_from={path} ")
+    assert caught.value.fix.endswith("   # without --resume, a new run from its weights")
 
 
 def test_more_epochs_continue_a_finished_run(tiny_config: Config) -> None:
