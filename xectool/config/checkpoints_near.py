@@ -74,8 +74,10 @@ def _mistyped(path: Path, endings: tuple[str, ...]) -> list[Path]:
     near = nearest(path.name, _names(path.parent, endings))
     beside = [path.with_name(name) for name in near if path.stem == Path(name).stem or _letters(name) != _letters(path)]
     place = path.parent
-    runs = [] if place.is_dir() else nearest(place.name, [run.name for run in _directories(place.parent)])
-    return beside + [run / path.name for name in runs if (run := place.with_name(name)) and (run / path.name).is_file()]
+    runs = [] if os.path.isdir(place) else nearest(place.name, [run.name for run in _directories(place.parent)])
+    return beside + [
+        place.with_name(name) / path.name for name in runs if os.path.isfile(place.with_name(name) / path.name)
+    ]
 
 
 def _letters(name: str | Path) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from xectool.config.inputs import Place, is_remote, place_of, split_tree
@@ -18,7 +18,7 @@ def places_of(names: Iterable[str], tree: str = "") -> list[Place]:
 def is_there(name: str) -> bool:
     """Return whether a file is there; of a url that is not asked."""
     path = split_tree(name, "")[0]
-    return is_remote(path) or Path(path).expanduser().exists()
+    return is_remote(path) or os.path.exists(os.path.expanduser(path))
 
 
 def moved_files(before: Sequence[str], now: Sequence[str], tree: str = "") -> dict[str, str]:

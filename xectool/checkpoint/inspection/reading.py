@@ -91,7 +91,7 @@ def _is_text_pickle(data: memoryview) -> bool:
 
 
 def _missing(path: Path) -> CheckpointError:
-    if (path / ".metadata").is_file() and not any((path / name).is_file() for name in (BEST_NAME, LAST_NAME)):
+    if os.path.isfile(path / ".metadata") and not any((path / name).is_file() for name in (BEST_NAME, LAST_NAME)):
         return unreadable(
             path,
             "this is a directory of torch.distributed.checkpoint; its shards are no single file",
