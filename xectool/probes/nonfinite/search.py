@@ -175,7 +175,7 @@ def _more(report: ScanReport, culprit: Culprit | None, others: Sequence[EventBat
         return f"there may be more: no further event was tried once {len(others) + 1} failed by themselves"
     tried = {place_of(event) for event in report.suspects}
     listed = {(one.file_index, one.entry) for one in report.anomalies if (one.branch, one.sensor) not in report.dead}
-    if place_of(culprit.window[0]) in tried and listed - tried:
+    if place_of(culprit.window[0]) in tried and listed - tried - {place_of(event) for event in others}:
         return "there may be more: other events with illegal numbers were not tried by themselves"
     return ""
 
