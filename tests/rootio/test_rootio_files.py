@@ -96,7 +96,7 @@ def test_a_home_directory_is_expanded(directory, monkeypatch):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("{d}/aa.root", r"aa\.root' does not exist[\s\S]*did you mean '.*/a\.root'"),
+        ("{d}/aa.root", r"aa\.root' does not exist, did you mean 'a\.root'\?[\s\S]*fix: /.*/a\.root"),
         ("{d}/nowhere/a.root", "there is no directory"),
         ("{d}/x*.root", "no file matches"),
         ("{d}/empty", r"holds no \*\.root file \(it holds nothing\)"),

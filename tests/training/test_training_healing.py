@@ -122,7 +122,7 @@ def test_events_left_out_are_of_their_tree_and_no_other_of_its_file(
     data = open_data(loaded)
     with EventLoader(data.train, DataPlan(data.train.files, 8, seed=0, chunksize=64)) as loader:
         quarantine = Quarantine(loaded.guards, loader)
-        assert quarantine.read(tmp_path) == 2
+        assert quarantine.read(tmp_path, step=0) == (2, "")
         assert (quarantine.events[0].file_index, quarantine.events[0].entry) == (0, 3)
         batches = list(loader.epoch(0))
     served = {place for batch in batches for place in zip(batch.file_index.tolist(), batch.entry.tolist(), strict=True)}
