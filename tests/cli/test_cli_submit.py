@@ -110,6 +110,15 @@ def test_one_fault_alone_is_told_by_itself(files: Path, xectool: Callable[..., o
     assert (found["code"], found["fix"]) == ("XT-SUBMIT-TIME", "--time 12:00:00")
 
 
+@pytest.mark.parametrize(
+    "command", [["train"], ["train", "--nproc", "1"], ["submit", "--partition", "p", "--time", "1:00:00", "--dry-run"]]
+)
+def test_a_wrong_key_hides_no_missing_file(files: Path, xectool: Callable[..., object], command: list[str]) -> None:
+    wrong = ["--set", "training.no_such=1", "--set", "data.val_path=/nowhere/at/all.root"]
+    found = xectool(command[0], files / "config.yaml", *command[1:], *wrong, "--json").document["findings"]
+    assert [item["code"] for item in found if item["severity"] == "error"] == ["CFG-01", "CFG-38"]
+
+
 @pytest.mark.parametrize("value", ["trainig.lr=0.3", "trainig={lr: 0.3}", "no.such.key.at.all=0.3"])
 def test_a_misspelt_setting_is_respelt_and_what_stands_behind_it_is_told(
     files: Path, xectool: Callable[..., object], tmp_path: Path, value: str

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from xectool.config.invalid import InvalidConfigError
 from xectool.config.keys import keys_of
 from xectool.config.load import config_from_dict, load_config
 from xectool.config.platform import Platform
@@ -20,6 +21,7 @@ from xectool.config.serialize import to_yaml
 from xectool.config.template import key_comment, template
 from xectool.engine import config as commands
 from xectool.errors import ConfigError, UsageError, XecError
+from xectool.findings import Report, Severity
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 GOOD = "kind: regressor\ntasks:\n  energy: {enabled: true, scale: auto}\n"
@@ -191,6 +193,34 @@ def test_only_a_deep_check_looks_for_files(path: Path) -> None:
     assert commands.check(path, paths).config["data"]["train_path"] == "/nowhere/a.root"
     with pytest.raises(ConfigError, match=r"no files match data\.train_path"):
         commands.check(path, paths, deep=True)
+
+
+def test_a_deep_check_tells_of_missing_files_beside_what_else_is_wrong(path: Path) -> None:
+    """The one hid the other: two starts for two mistakes. Of a path that is refused itself nothing more is told."""
+    wrong = ["tasks.energy.enabled=false", "data.train_path=/nowhere/a.root", "data.val_path=true"]
+    with pytest.raises(InvalidConfigError) as caught:
+        commands.check(path, wrong, deep=True)
+    told = [(found.code, found.where) for found in Report(caught.value.findings).errors]
+    assert told == [
+        ("CFG-38", "--set (data.val_path)"),
+        ("CFG-04", f"{path}:2 (tasks)"),
+        ("CFG-38", "--set (data.train_path)"),
+    ]
+    with pytest.raises(InvalidConfigError) as shallow:
+        commands.check(path, wrong)
+    assert [(found.code, found.where) for found in Report(shallow.value.findings).errors] == told[:2], "the control"
+
+
+def test_a_check_that_refuses_still_warns(path: Path) -> None:
+    """Of two files with the same slip the one that had an error as well was told nothing of it."""
+    slip = "checkpoint.init_from=/nowhere/a.pt"
+    with pytest.raises(InvalidConfigError) as caught:
+        commands.check(path, [slip, "data.train_path=a.root", "data.val_path=a.root"])
+    assert [(found.code, found.severity) for found in caught.value.findings] == [
+        ("CFG-37", Severity.ERROR),
+        ("CFG-45", Severity.WARNING),
+    ]
+    assert caught.value.fix == "--set data.allow_overlap=true  # for a smoke test; better, other validation files"
 
 
 def test_any_check_warns_of_a_checkpoint_that_is_not_there_and_may_come_yet(path: Path, tmp_path: Path) -> None:

@@ -50,14 +50,14 @@ def test_errors_are_told_with_how_older_keys_were_read(write: Write, refused: Re
     """They were told of sound files only, while one that is mended needs them most."""
     text = "training: {mae_checkpoint: a.pth, time_weight: 0.5, lrr: 1.0e-4}\n"
     error = refused(write(text))
-    assert [found.severity for found in error.findings] == [Severity.ERROR, *[Severity.INFO] * 3]
+    assert [found.severity for found in error.findings] == [Severity.ERROR, *[Severity.INFO] * 3, Severity.WARNING]
     assert {found.fix for found in error.findings} >= {"checkpoint.init_from: a.pth", "training.time.weight: 0.5"}
     assert error.fix == "training.lr: 0.0001", "the error itself is the one mistake"
     loaded = load_config(write(text.replace("lrr", "lr"), "sound.yaml"))
     broken = Finding("CFG-40", Severity.ERROR, "not there", "data.train_path")
     with pytest.raises(InvalidConfigError) as caught:
         loaded.require(Report((broken,)))
-    assert [found.code for found in caught.value.findings] == ["CFG-40", *["CFG-NOTE"] * 3]
+    assert [found.code for found in caught.value.findings] == ["CFG-40", *["CFG-NOTE"] * 3, "CFG-14"]
     assert pickle.loads(pickle.dumps(caught.value)).findings == caught.value.findings
 
 

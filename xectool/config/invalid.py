@@ -14,7 +14,7 @@ class InvalidConfigError(ConfigError):
     """A configuration breaks the schema or its rules.
 
     Attributes:
-        findings: One finding an error, in the order of the file; then how keys were read that live elsewhere now.
+        findings: One finding an error, in the order of the file; then warnings and notes.
     """
 
     def __init__(self, errors: Sequence[Finding], source: str, notes: Sequence[Finding] = ()) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,45 +40,61 @@ CONFIG_RULES: tuple[Rule[RunConfig], ...] = (
     *TRAINING_RULES,
     *RUN_RULES,
 )
+NOTHING_MORE = Report()
 _ROUNDS = 5
 _LINE = re.compile(r"(?P<key>[a-z]\w*(?:\.\w+)*): (?P<value>.+?)(?P<comment>\s+# .*)?")
 
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """A valid configuration and what is worth knowing about it.
+    """A configuration and what is worth knowing about it.
 
     Attributes:
         config: The frozen configuration.
-        findings: Warnings and notes; never errors.
+        findings: Warnings and notes; errors too where it was only read.
         path: The file it was read from.
         origins: ``file:line`` or ``--set`` of each dotted key that was written.
+        refused: Keys whose values were refused, and that have their defaults instead.
     """
 
     config: RunConfig
     findings: Report
     path: Path
     origins: Mapping[str, str] = field(default_factory=dict, repr=False)
+    refused: frozenset[str] = field(default=frozenset(), repr=False)
 
     def locate(self, report: Report) -> Report:
         """Return findings whose place is a dotted key with ``file:line`` before it."""
         document = Document(str(self.path), {}, {tuple(key.split(".")): where for key, where in self.origins.items()})
         return Report(tuple(_answered(_located(found, document), document) for found in report))
 
-    def require(self, report: Report) -> LoadedConfig:
+    def require(self, report: Report = NOTHING_MORE) -> LoadedConfig:
         """Return this configuration with the findings of later rules added.
 
         Raises:
-            InvalidConfigError: One of them is an error.
+            InvalidConfigError: One of all findings is an error.
         """
-        located = self.locate(report)
-        if located.errors:
-            raise InvalidConfigError(located.errors, str(self.path), _readings(self.findings))
-        return dataclasses.replace(self, findings=self.findings.merged(located))
+        later = Report(tuple(item for item in report if not _touches(item.where, self.refused)))
+        found = self.findings.merged(self.locate(later))
+        if found.errors:
+            beside = [item for item in found if item.severity is not Severity.ERROR]
+            raise InvalidConfigError(found.errors, str(self.path), beside)
+        return dataclasses.replace(self, findings=found)
 
 
 def load_config(path: Path | str, overrides: Sequence[str] = (), platform: Platform | None = None) -> LoadedConfig:
+    """Return a configuration as `read_config` does, which breaks no rule.
+
+    Raises:
+        ConfigError: The file cannot be read or breaks a rule; ``InvalidConfigError.findings`` lists every error.
+    """
+    return read_config(path, overrides, platform).require()
+
+
+def read_config(path: Path | str, overrides: Sequence[str] = (), platform: Platform | None = None) -> LoadedConfig:
     """Read a YAML file, apply overrides, translate older keys, and check every rule that needs no data.
+
+    What is wrong is among the findings, so that later rules can look too; `LoadedConfig.require` raises it with theirs.
 
     Args:
         path: The file; it is never modified.
@@ -86,14 +102,16 @@ def load_config(path: Path | str, overrides: Sequence[str] = (), platform: Platf
         platform: Facts of the machine; its rules are skipped where it is None.
 
     Raises:
-        ConfigError: The file cannot be read or breaks a rule; ``InvalidConfigError.findings`` lists every error.
+        ConfigError: The file cannot be read, or so much of it is refused that nothing is left to look at.
     """
     document = read_document(path)
     notes = expand_dotted_keys(document)
     apply_overrides(document, overrides)
-    config, findings = _checked(document, platform)
+    config, findings, refused = _looked_at(document, platform)
+    if config is None:
+        raise _invalid(findings, document)
     origins = {".".join(key): where for key, where in document.origins.items()}
-    return LoadedConfig(config, Report((*notes, *findings)), Path(path), origins)
+    return LoadedConfig(config, Report((*notes, *findings)), Path(path), origins, refused)
 
 
 def config_from_overrides(overrides: Sequence[str]) -> RunConfig:
@@ -105,7 +123,7 @@ def config_from_overrides(overrides: Sequence[str]) -> RunConfig:
     usual = {"kind": "regressor", "tasks": {"energy": {"enabled": True}}}
     document = Document(SET, {} if any(text.startswith("kind=") for text in overrides) else usual)
     apply_overrides(document, overrides)
-    return _checked(document, None)[0]
+    return _checked(document)
 
 
 def config_from_dict(
@@ -128,10 +146,26 @@ def config_from_dict(
         require_kind(values.get("kind"), source, package)
     document = Document(source, copy.deepcopy(dict(values)))
     apply_overrides(document, overrides)
-    return _checked(document, None)[0]
+    return _checked(document)
 
 
-def _checked(document: Document, platform: Platform | None) -> tuple[RunConfig, tuple[Finding, ...]]:
+def _checked(document: Document) -> RunConfig:
+    config, findings, _ = _looked_at(document, None)
+    if config is None or any(item.severity is Severity.ERROR for item in findings):
+        raise _invalid(findings, document)
+    return config
+
+
+def _invalid(findings: Sequence[Finding], document: Document) -> InvalidConfigError:
+    """Return the refusal, beside which the notes are told of how a file was read: an inferred kind, older keys."""
+    notes = [item for item in findings if item.code == NOTE]
+    return InvalidConfigError(Report(tuple(findings)).errors, document.source, notes)
+
+
+def _looked_at(
+    document: Document, platform: Platform | None
+) -> tuple[RunConfig | None, tuple[Finding, ...], frozenset[str]]:
+    """Return the configuration, what its rules find, and the keys without the values that were refused."""
     kind, findings = find_kind(document)
     findings += translate(document, kind)
     config, refused, repaired = _validated(document, kind)
@@ -142,16 +176,7 @@ def _checked(document: Document, platform: Platform | None) -> tuple[RunConfig, 
             here = Situation(config, platform)
             found = found.merged(sparing_the_preset(run_rules(PLATFORM_RULES, here).report, here))
         findings += [_located(item, document) for item in found if not _touches(item.where, repaired)]
-    answered = tuple(_answered(item, document) for item in findings)
-    errors = [item for item in answered if item.severity is Severity.ERROR]
-    if errors or config is None:
-        raise InvalidConfigError(errors, document.source, _readings(answered))
-    return config, answered
-
-
-def _readings(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the notes on how a file was read: an inferred kind, older keys."""
-    return [item for item in findings if item.code == NOTE]
+    return config, tuple(_answered(item, document) for item in findings), frozenset(repaired)
 
 
 def _validated(document: Document, kind: str) -> tuple[RunConfig | None, list[Finding], set[str]]:
@@ -182,7 +207,7 @@ def _repair(document: Document, key: str, kind: str, unknown: bool) -> set[str]:
     return {key} if meant is None or keys_of(kind)[meant].is_section else {key, meant}
 
 
-def _touches(where: str, repaired: set[str]) -> bool:
+def _touches(where: str, repaired: Collection[str]) -> bool:
     return any(where == key or where.startswith(key + ".") or key.startswith(where + ".") for key in repaired)
 
 

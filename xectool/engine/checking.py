@@ -15,7 +15,7 @@ from xectool.checks.sample import EVENTS_A_FILE, Sample, ScanSettings
 from xectool.checks.sandbox import TIME_LIMIT_S
 from xectool.checks.unit_mends import unit_mends
 from xectool.config.inputs import Place, expand_inputs, place_of, present_inputs, split_tree
-from xectool.config.load import LoadedConfig, config_from_overrides, load_config
+from xectool.config.load import LoadedConfig, config_from_overrides, load_config, read_config
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.rules.path import network_rules, validation_rules
 from xectool.config.truth_mends import BY_HAND
@@ -168,7 +168,7 @@ def _configured(options: CheckOptions) -> LoadedConfig | None:
     """Return the configuration that the files are to suit, whose network is built to tell the size of a checkpoint."""
     if options.config is None:
         return None
-    loaded = load_config(options.config, options.overrides)
+    loaded = read_config(options.config, options.overrides)
     return loaded.require(network_rules(loaded.config))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from xectool.config.json_schema import json_schema
-from xectool.config.load import LoadedConfig, load_config
+from xectool.config.load import LoadedConfig, load_config, read_config
 from xectool.config.platform import Platform, memory_budgets
 from xectool.config.presets import PRESETS
 from xectool.config.rules.capacity import capacity_rules, is_on_cpu
@@ -81,15 +81,22 @@ def check(path: Path | str, overrides: Sequence[str] = (), deep: bool = False) -
         ConfigError: A rule is broken; ``findings`` of the error lists all of them.
     """
     platform = Platform.detect()
-    loaded = load_config(path, overrides, platform)
+    loaded = read_config(path, overrides, platform)
     if not deep:
         return _shown(loaded.require(overlap_rules(loaded.config).merged(named_file_rules(loaded.config))))
-    capacity = capacity_rules(loaded.config, platform, count_run_events(loaded.config.data))
     paths = path_rules(loaded.config)
-    if is_on_cpu(loaded.config, platform) and not paths.errors:  # it takes seconds
-        capacity = with_estimate(capacity, loaded.config, memory_budgets(loaded.config.distributed.num_gpus))
-    units = Report() if paths.errors else Report(with_names(unit_findings(loaded), loaded.config.data))
-    return _shown(loaded.require(paths.merged(units).merged(capacity)))
+    found = paths.merged(capacity_rules(loaded.config, platform, count_run_events(loaded.config.data)))
+    if not (loaded.findings.errors or paths.errors):  # it takes seconds
+        found = _looked_into(loaded, platform, found)
+    return _shown(loaded.require(found))
+
+
+def _looked_into(loaded: LoadedConfig, platform: Platform, found: Report) -> Report:
+    """Return what was found with the units of the first files and, on the CPU, the estimate of its memory."""
+    units = Report(with_names(unit_findings(loaded), loaded.config.data))
+    if is_on_cpu(loaded.config, platform):
+        found = with_estimate(found, loaded.config, memory_budgets(loaded.config.distributed.num_gpus))
+    return units.merged(found)
 
 
 def schema() -> dict[str, Any]:

@@ -22,7 +22,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from xectool.config.cgroups import num_cores
-from xectool.config.load import load_config
+from xectool.config.load import load_config, read_config
 from xectool.engine.ranks.first_end import FirstEnd
 from xectool.engine.ranks.outcome import DIRECTORY, LAUNCHER
 from xectool.engine.ranks.processes import ForwardedSignals, SurvivorsEnded
@@ -61,7 +61,7 @@ def ranks_wanted(config: str | Path, overrides: Sequence[str] = (), nproc: int |
         return 1
     if nproc is not None and nproc < 1:
         raise UsageError(f"{counted(nproc, 'rank')} cannot train", where="--nproc", fix="--nproc 1")
-    return nproc or load_config(config, overrides).config.distributed.num_gpus
+    return nproc or read_config(config, overrides).config.distributed.num_gpus  # what is wrong is told by the training
 
 
 def train_ranks(config: str | Path, nproc: int, arguments: Sequence[str] = ()) -> TrainResult:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from xectool.config.load import load_config
+from xectool.config.load import read_config
 from xectool.config.rates import key_of, settings_of
 from xectool.config.root import RunConfig
 from xectool.config.rules.path import network_rules
@@ -130,7 +130,7 @@ def lr_sweep(  # noqa: PLR0913  the function is the command: one argument an opt
     final = _final_steps(final_steps, ramp, length)
     start = [] if ckpt is None else [f"checkpoint.init_from={inline_yaml(str(Path(ckpt).expanduser().absolute()))}"]
     settings = [*overrides, *start]
-    loaded = load_config(config, settings)
+    loaded = read_config(config, settings)
     loaded = loaded.require(network_rules(loaded.config))
     command = " ".join([in_shell(config), *(f"--set {in_shell(setting)}" for setting in settings)])
     if output is not None:  # what cannot be written is said before the sweep, not after it

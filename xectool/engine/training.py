@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from xectool.config.load import LoadedConfig, load_config
+from xectool.config.load import LoadedConfig, read_config
 from xectool.config.platform import Platform
 from xectool.config.root import RunConfig
 from xectool.config.rules.capacity import capacity_rules
@@ -77,7 +77,7 @@ def train(  # noqa: PLR0913  the function is the command: one argument an option
         raise UsageError(f"{max_steps} steps leave nothing to train", where="--max-steps", fix="--max-steps 100")
     named = [f"mlflow.run_name={json.dumps(run_name)}"] if run_name else []
     platform = Platform.detect()
-    loaded = _checked(load_config(config, [*overrides, *named], platform), platform, resume)
+    loaded = _checked(read_config(config, [*overrides, *named], platform), platform, resume)
     execution = plan_execution(loaded.config.training, device_of_rank(device or loaded.config.training.device))
     if execution.device.type == "cpu":
         keep_freed_memory()

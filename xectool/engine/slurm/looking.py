@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from xectool.config.document import SET
-from xectool.config.load import LoadedConfig, load_config
+from xectool.config.load import LoadedConfig, read_config
 from xectool.config.platform import NODE_MEMORY, Platform
 from xectool.config.root import RunConfig
 from xectool.config.rules.capacity import CAPACITY_RULES
@@ -198,10 +198,13 @@ def _look(wish: Wish) -> tuple[Prepared | None, list[XecError]]:
         loaded = _read(sound)
     except UserError as error:
         return None, [*errors, error]
+    is_refused = bool(loaded.findings.errors)
     try:
         loaded = loaded.require(_later_rules(loaded.config, sound))
     except UserError as error:
         errors.append(error)
+    if is_refused:  # with the defaults of refused keys it would fit no checkpoint
+        return None, errors
     try:
         place = _place(loaded.config, sound, errors)
         name = _run_name(wish.config, loaded.config, place)
@@ -214,7 +217,7 @@ def _read(wish: Wish) -> LoadedConfig:
     """Return the configuration, read for the node that is asked for instead of this machine."""
     named = [] if wish.run_name is None else [f"mlflow.run_name={json.dumps(wish.run_name)}"]
     ranks = [f"distributed.num_gpus={wish.request.ranks_per_node}"]
-    return load_config(wish.config, [*wish.overrides, *named, *ranks], _node(wish.request))
+    return read_config(wish.config, [*wish.overrides, *named, *ranks], _node(wish.request))
 
 
 def _later_rules(config: RunConfig, wish: Wish) -> Report:
@@ -243,11 +246,10 @@ def _place(config: RunConfig, wish: Wish, errors: Sequence[XecError]) -> RunPlac
     Raises:
         XecError: It cannot.
     """
-    resume = wish.resume
-    if resume is None and any(item.code == "CFG-45" for error in errors for item in _findings(error)):
+    if wish.resume is None and any(item.code == "CFG-45" for error in errors for item in _findings(error)):
         config = config_without_start(config)  # it is told already
     try:
-        place = choose_place(config, resume)
+        place = choose_place(config, wish.resume)
     except MisnamedCheckpoint as error:
         error.fix = f"--resume {error.fix}" if error.meant else error.fix
         raise
