@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -151,6 +152,18 @@ def test_names_are_told_without_a_configuration_too(files: Path, xectool: Callab
 def test_training_and_validation_on_the_same_file_is_bad(files: Path, xectool: Callable[..., Any]) -> None:
     run = xectool("check-data", files / "train.root", "--against", files / "train.root", "--json")
     assert (run.code, run.document["findings"][0]["code"]) == (1, "DAT-20")
+    next_line = run.document["result"]["next"]
+    assert next_line.startswith(f"xectool check-data {files}/train.root --against PATH   # "), "it was no command"
+    both = ["--against", files / "train.root", files / "val.root"]
+    line = xectool("check-data", files / "train.root", *both, "--json").document["result"]["next"]
+    assert line == f"xectool check-data {files}/train.root --against {files}/val.root   # without those in both"
+    assert "DAT-20" not in [
+        item["code"] for item in xectool(*shlex.split(line, comments=True)[1:], "--json").document["findings"]
+    ]
+    of_run = ["--config", files / "config.yaml", "--set", f"data.val_path={files}/train.root", "--json"]
+    line = xectool("check-data", files / "train.root", *of_run).document["result"]["next"]
+    assert line.startswith("xectool check-data ")
+    assert " --set data.val_path=PATH   # " in line
 
 
 @pytest.mark.parametrize(

@@ -144,12 +144,17 @@ class FileFacts:
         return {name: branch.typename for name, branch in self.branches.items()}
 
 
+def plain_name(path: str, tree: str) -> str:
+    """Return the name of a tree of a file, which is that of the file where it is the usual one."""
+    return path if split_tree(path) == (path, tree) else input_name(path, tree)
+
+
 def arguments(path: str, tree: str) -> str:
     """Return the arguments of a command that name a tree of a file; a name without .root takes no tree after it.
 
     >>> arguments("a.root", "sub/events"), arguments("a.dat", "events")
     ('a.root:sub/events', 'a.dat --set data.tree_name=events')
     """
-    name = path if split_tree(path) == (path, tree) else input_name(path, tree)
+    name = plain_name(path, tree)
     setting = "" if split_tree(name) == (path, tree) else f" --set {in_shell(f'data.tree_name={tree}')}"
     return in_shell(name) + setting

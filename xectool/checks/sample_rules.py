@@ -10,10 +10,12 @@ import numpy as np
 
 from xectool.checks.by_file import odd_stretches
 from xectool.checks.data_facts import DataFacts
+from xectool.checks.facts import arguments, plain_name
 from xectool.checks.identity import SameEvent
 from xectool.checks.light import COPIED
 from xectool.checks.targets import TargetScan
-from xectool.errors import counted, event_named
+from xectool.config.serialize import inline_yaml
+from xectool.errors import counted, event_named, in_shell
 from xectool.findings import Finding, Severity
 from xectool.rules import Rule
 
@@ -66,9 +68,7 @@ class SamplesAreDisjoint(Rule[DataFacts]):
         if facts.shared_files:
             names = ", ".join(facts.shared_files[:3])
             problem = f"files of the same content are in both samples ({len(facts.shared_files)}): {names}"
-            yield Finding(
-                self.code, severity, problem, facts.shared_files[0], fix="take them out of one of the two samples"
-            )
+            yield Finding(self.code, severity, problem, facts.shared_files[0], fix=_apart(facts))
         elif facts.shared is not None and facts.shared.count:
             pairs = facts.shared.pairs
             yield Finding(
@@ -79,6 +79,20 @@ class SamplesAreDisjoint(Rule[DataFacts]):
                 tuple(f"{_second(pair)} is {pair.first_path} entry {pair.first_entry}" for pair in pairs),
                 "split by run, so that no run is in both",
             )
+
+
+def _apart(facts: DataFacts) -> str:
+    """Return the check with the files of the other sample that are in it alone; to fill in where none or many are."""
+    others = [file for file in facts.other.files if file.where not in facts.shared_files] if facts.other else []
+    alone = [plain_name(file.path, file.tree) for file in others]
+    named = alone if 0 < len(alone) <= _SHOWN else ["PATH"]
+    remark = "   # without those in both" if named is alone else "   # files that are not in the first sample"
+    if facts.together:  # of the configuration
+        value = named[0] if len(named) == 1 else inline_yaml(named)
+        return f"--set {in_shell(f'data.val_path={value}')}{remark}"
+    first = facts.sample.files[0]
+    words = " ".join(f"--against {in_shell(name)}" for name in named)
+    return f"xectool check-data {arguments(first.path, first.tree)} {words}{remark}"
 
 
 class EventsComeInNoOrder(Rule[DataFacts]):

@@ -23,7 +23,7 @@ _CHECK = "xectool check-data "
 _REMARK = "   # "
 _TREE = "data.tree_name="
 _BRANCH = re.compile(r"data\.(\w+_branch|truth_branches\.\w+)=")
-_NO_LINE = re.compile(r"=(PATH|DIR|GB|BRANCH|CONFIG|NAME|VALUE)$|,$")
+_NO_LINE = re.compile(r"(^|=)(PATH|DIR|GB|BRANCH|CONFIG|NAME|VALUE)$|,$")
 """A value that the reader has to fill in, or prose after a comma; a branch or value may have a name in capitals."""
 _ALONE = "this file alone; a run reads all of its files by the same names"
 _BRANCHES = ("npho_branch", "time_branch", "run_branch", "event_branch")
@@ -180,8 +180,8 @@ class Told:
     def first_step(self, findings: Sequence[Finding]) -> str:
         """Return the first fix that can be pasted, a setting as the check with it; else the first of all."""
         fixes = [found.fix for found in findings]
-        whole = (f"{_CHECK}{self.inputs()} {fix}" if fix.startswith("--set ") else fix for fix in fixes)
-        return self.again(next(filter(_is_line, whole), fixes[0]))
+        whole = [f"{_CHECK}{self.inputs()} {fix}" if fix.startswith("--set ") else fix for fix in fixes]
+        return self.again(next(filter(_is_line, whole), whole[0]))
 
     def following(self, name: str, has_hashes: bool) -> str:
         """Return what comes after a good verdict: a deeper check with hashes where they can be kept, then a training.
