@@ -68,3 +68,44 @@ def test_a_command_reads_a_file_without_it(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", program, str(tmp_path / "a.root")]
     assert "loaded True False" in subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "no.yaml"],
+        ["submit", "no.yaml", "--partition", "p", "--time", "1:00:00"],
+        ["diagnose", "loader", "no.yaml"],
+        ["check-data", "a.root", "--config", "no.yaml"],
+    ],
+)
+def test_a_configuration_that_is_not_there_is_told_before_torch_is_loaded(words: list[str], tmp_path: Path) -> None:
+    """It took three seconds of CPU, four times as long."""
+    program = (
+        "import atexit, sys\nfrom xectool.__main__ import main\n"
+        "atexit.register(lambda: print('loaded', 'torch' in sys.modules))\n"
+        "sys.argv[0] = 'xectool'\nmain()"
+    )
+    command = [sys.executable, "-c", program, *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "no such config file" in done.stderr
+    assert (done.returncode, done.stdout.split()) == (2, ["loaded", "False"])
+
+
+def test_every_configuration_of_a_command_line_is_looked_at_first() -> None:
+    from typer.main import get_command
+    from xectool.cli.app import app
+
+    told, left = [], [get_command(app)]
+    while left:
+        command = left.pop()
+        left += getattr(command, "commands", {}).values()
+        told += [(command.name, item.callback) for item in command.params if str(item.metavar).startswith("CONFIG")]
+    assert len(told) > 12
+    assert {name for name, callback in told if callback is None} == {"submit"}, "which tells all that it lacks at once"
+
+
+def test_a_configuration_from_a_pipe_is_read_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "xectool", "config", "show", "/dev/stdin", "--json"]
+    done = subprocess.run(command, input="kind: mae\n", cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xectool.cli.options import JsonOption, MaxEventsOption, SetOption
+from xectool.cli.options import JsonOption, MaxEventsOption, SetOption, config_word
 from xectool.cli.progress import watcher
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
 from xectool.errors import EXIT_BAD_RESULT
@@ -27,7 +27,9 @@ def check_data(
     config: Annotated[
         str | None,
         typer.Option(
-            metavar="CONFIG", help="Also check branches, normalisation, tasks, reading and memory of this run."
+            metavar="CONFIG",
+            callback=config_word,
+            help="Also check branches, normalisation, tasks, reading and memory of this run.",
         ),
     ] = None,
     set_: SetOption = None,

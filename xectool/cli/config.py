@@ -10,14 +10,12 @@ from typing import Annotated
 import typer
 
 from xectool.cli.completion import offered
-from xectool.cli.options import JsonOption, SetOption
+from xectool.cli.options import ConfigArgument, JsonOption, SetOption, config_word
 from xectool.cli.render import Output, console, show_findings, table
 from xectool.errors import counted
 from xectool.findings import Finding
 
 app = typer.Typer(help="Write, check and compare configurations.", no_args_is_help=True)
-
-ConfigArgument = Annotated[str, typer.Argument(metavar="CONFIG", help="YAML configuration.")]
 
 
 @app.command()
@@ -85,8 +83,8 @@ def schema(json: JsonOption = False) -> None:
 
 @app.command()
 def diff(
-    first: Annotated[str, typer.Argument(metavar="A", help="YAML configuration.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="YAML configuration.")],
+    first: Annotated[str, typer.Argument(metavar="A", callback=config_word, help="YAML configuration.")],
+    second: Annotated[str, typer.Argument(metavar="B", callback=config_word, help="YAML configuration.")],
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xectool.cli.completion import offered
-from xectool.cli.options import JsonOption, SetOption, parse_count
+from xectool.cli.options import JsonOption, SetOption, config_word, parse_count
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
 from xectool.errors import EXIT_BAD_RESULT, counted
 
@@ -23,7 +23,10 @@ PARTS = ("parameters", "buffers", "gradients", "optimizer", "ema", "inputs", "ot
 
 def estimate_memory(
     config: Annotated[
-        str | None, typer.Argument(metavar="CONFIG", help="YAML configuration; default: the quickstart's network.")
+        str | None,
+        typer.Argument(
+            metavar="CONFIG", callback=config_word, help="YAML configuration; default: the quickstart's network."
+        ),
     ] = None,
     set_: SetOption = None,
     events: Annotated[

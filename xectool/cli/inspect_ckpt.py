@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xectool.cli.options import JsonOption, SetOption
+from xectool.cli.options import JsonOption, SetOption, config_word
 from xectool.cli.render import AlreadyShown, Output, plain, table
 from xectool.errors import EXIT_BAD_RESULT, counted
 
@@ -28,7 +28,10 @@ def inspect_ckpt(
         str, typer.Argument(metavar="CKPT", help="Checkpoint of ours or another's, .safetensors, TorchScript, .onnx.")
     ],
     config: Annotated[
-        str | None, typer.Option(metavar="CONFIG", help="Say what each key of this configuration would do to a resume.")
+        str | None,
+        typer.Option(
+            metavar="CONFIG", callback=config_word, help="Say what each key of this configuration would do to a resume."
+        ),
     ] = None,
     set_: SetOption = None,
     compare: Annotated[

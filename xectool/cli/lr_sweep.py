@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xectool.cli.options import DeviceOption, JsonOption, SetOption, parse_count
+from xectool.cli.options import ConfigArgument, DeviceOption, JsonOption, SetOption, parse_count
 from xectool.cli.progress import watcher
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
 from xectool.errors import EXIT_BAD_RESULT, EXIT_INTERRUPTED, UsageError, counted
@@ -30,7 +30,7 @@ HOW_OF_GRID = "the centre of the rates that did about as well, so it may lie bet
 
 
 def lr_sweep(
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="YAML configuration.")],
+    config: ConfigArgument,
     set_: SetOption = None,
     lrs: Annotated[
         str | None, typer.Option(metavar="LR,LR,…", help="Rates of a grid; default 1e-5,3e-5,1e-4,3e-4,1e-3.")

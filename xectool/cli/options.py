@@ -37,6 +37,23 @@ def run_word(word: str | None) -> str | None:
     return word and named_run(word)
 
 
+def config_word(word: str | None) -> str | None:
+    """Return a configuration that can be read; called for each CONFIG of a command line."""
+    from xectool.engine.at_hand import readable_config
+
+    return word and readable_config(word)
+
+
+def config_or_run_word(word: str) -> str:
+    """Return a configuration that can be read, or the directory of a run; called for each CONFIG|RUN."""
+    from xectool.engine.at_hand import config_or_run
+
+    return config_or_run(word)
+
+
+ConfigArgument = Annotated[
+    str, typer.Argument(metavar="CONFIG", callback=config_word, help="YAML configuration; see: xectool config init")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 SetOption = Annotated[
     list[str] | None,

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from xectool.cli.options import JsonOption, SetOption
+from xectool.cli.options import ConfigArgument, JsonOption, SetOption
 from xectool.cli.progress import watcher
 from xectool.cli.render import AlreadyShown, Output
 from xectool.errors import EXIT_BAD_RESULT, counted
 
 
 def prepare(
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="YAML configuration; see: xectool config init")],
+    config: ConfigArgument,
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:

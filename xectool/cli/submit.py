@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from xectool.cli.options import JsonOption, SetOption
+from xectool.cli.options import JsonOption, SetOption, config_word
 from xectool.cli.render import Output
 from xectool.errors import counted
 
@@ -48,6 +48,8 @@ def submit(
     json: JsonOption = False,
 ) -> None:
     """Submit a training to SLURM, checked before it waits in the queue."""
+    if partition and time:  # else all that is missing is told together
+        config_word(config)
     from xectool import engine
 
     request = engine.JobRequest(

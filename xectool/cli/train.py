@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xectool.cli.options import DeviceOption, JsonOption, SetOption, parse_count
+from xectool.cli.options import ConfigArgument, DeviceOption, JsonOption, SetOption, parse_count
 from xectool.cli.progress import watcher
 from xectool.cli.render import AlreadyShown, Output, table
 from xectool.errors import EXIT_BAD_RESULT, EXIT_INTERRUPTED, EXIT_OK
@@ -29,7 +29,7 @@ _DONE = {
 
 
 def train(
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="YAML configuration; see: xectool config init")],
+    config: ConfigArgument,
     set_: SetOption = None,
     resume: Annotated[
         str | None,

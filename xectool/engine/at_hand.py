@@ -11,6 +11,7 @@ from typing import Final
 import yaml
 
 from xectool.checkpoint.names import BEST_NAME, LAST_NAME
+from xectool.config.document import read_document
 from xectool.config.serialize import inline_yaml
 from xectool.errors import Misnamed, in_shell
 from xectool.runlog.run_dirs import USUAL_DIR, newest_run, run_called
@@ -45,6 +46,29 @@ def named_run(word: str) -> str:
     """Return the directory of a run that is named as ``xectool runs`` lists it; any other word as it is."""
     found = run_called(word)
     return word if found == Path(word).expanduser() else str(found)
+
+
+def readable_config(word: str) -> str:
+    """Return the name of a configuration that can be read, before what trains is imported, which takes seconds.
+
+    A pipe is left alone, for it can be read once.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    if not os.path.exists(word) or os.path.isfile(word) or os.path.isdir(word):
+        read_document(word)
+    return word
+
+
+def config_or_run(word: str) -> str:
+    """Return the directory of a run as `named_run` does, else the name of a configuration that can be read.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    name = os.path.expanduser(named_run(word))
+    return name if os.path.isdir(name) else readable_config(name)
 
 
 def renamed(error: Misnamed, argv: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xectool.cli.options import DeviceOption, JsonOption, SetOption, run_word
+from xectool.cli.options import DeviceOption, JsonOption, SetOption, config_or_run_word
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
 from xectool.errors import EXIT_BAD_RESULT
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 def gradients(
     source: Annotated[
-        str, typer.Argument(metavar="CONFIG|RUN", callback=run_word, help="Configuration to take steps with, or a run.")
+        str,
+        typer.Argument(
+            metavar="CONFIG|RUN", callback=config_or_run_word, help="Configuration to take steps with, or a run."
+        ),
     ],
     set_: SetOption = None,
     steps: Annotated[int, typer.Option("--steps", metavar="N", help="Steps to take with a configuration.")] = 20,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xectool.cli.options import DeviceOption, JsonOption, SetOption, parse_count, run_word
+from xectool.cli.options import DeviceOption, JsonOption, SetOption, config_or_run_word, parse_count
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
 from xectool.errors import EXIT_BAD_RESULT, duration
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 def loader(
     config: Annotated[
-        str, typer.Argument(metavar="CONFIG|RUN", callback=run_word, help="YAML configuration or run directory.")
+        str,
+        typer.Argument(metavar="CONFIG|RUN", callback=config_or_run_word, help="YAML configuration or run directory."),
     ],
     set_: SetOption = None,
     max_events: Annotated[

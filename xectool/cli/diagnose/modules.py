@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xectool.cli.options import DeviceOption, JsonOption, SetOption, run_word
+from xectool.cli.options import DeviceOption, JsonOption, SetOption, config_or_run_word
 from xectool.cli.render import Output, table, verdict_box
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ TOP = 10
 
 def modules(
     config: Annotated[
-        str, typer.Argument(metavar="CONFIG|RUN", callback=run_word, help="YAML configuration or run directory.")
+        str,
+        typer.Argument(metavar="CONFIG|RUN", callback=config_or_run_word, help="YAML configuration or run directory."),
     ],
     set_: SetOption = None,
     steps: Annotated[int, typer.Option(min=1, help="Measured steps.")] = 5,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xectool.cli.options import DeviceOption, JsonOption, MaxEventsOption, SetOption, run_word
+from xectool.cli.options import DeviceOption, JsonOption, MaxEventsOption, SetOption, config_word, run_word
 from xectool.cli.render import AlreadyShown, Output, verdict_box
 from xectool.errors import EXIT_BAD_RESULT
 from xectool.findings import few
@@ -21,7 +21,10 @@ MOST_WHY = 12  # with what was read instead of what was given, which comes first
 
 def nan_batch(
     config: Annotated[
-        str | None, typer.Argument(metavar="CONFIG", help="YAML configuration; not needed with --run or --batch.")
+        str | None,
+        typer.Argument(
+            metavar="CONFIG", callback=config_word, help="YAML configuration; not needed with --run or --batch."
+        ),
     ] = None,
     set_: SetOption = None,
     ckpt: Annotated[

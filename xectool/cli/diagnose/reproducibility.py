@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xectool.cli.options import DeviceOption, JsonOption, SetOption, run_word
+from xectool.cli.options import DeviceOption, JsonOption, SetOption, config_or_run_word
 from xectool.cli.render import AlreadyShown, Output, verdict_box
 from xectool.errors import EXIT_BAD_RESULT, UsageError, counted
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 def reproducibility(
     config: Annotated[
-        str, typer.Argument(metavar="CONFIG|RUN", callback=run_word, help="YAML configuration or run directory.")
+        str,
+        typer.Argument(metavar="CONFIG|RUN", callback=config_or_run_word, help="YAML configuration or run directory."),
     ],
     set_: SetOption = None,
     steps: Annotated[int, typer.Option(help="Steps of each run.")] = 3,
