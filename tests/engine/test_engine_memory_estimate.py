@@ -15,7 +15,8 @@ import yaml
 from pydantic import create_model
 from rich.console import Console
 from xectool import engine
-from xectool.cli.estimate_memory import _show
+from xectool.cli.estimate_memory import _below, _show
+from xectool.cli.render import show_findings
 from xectool.config.host_memory import BASE, READERS, NumEvents, host_memory_bytes, loader_terms
 from xectool.config.invalid import InvalidConfigError
 from xectool.config.load import config_from_dict, load_config
@@ -116,7 +117,8 @@ def test_sizes_far_beyond_this_machine_are_estimated_and_refused() -> None:
 def test_a_gpu_on_which_nothing_fits_is_told_the_least_that_does() -> None:
     found = engine.estimate_memory(gpu="512MiB")
     (error,) = (finding for finding in found.findings if finding.code == "CFG-22")
-    size, settings = re.match(r"a GPU with (\S+) GB, the least that this network needs: (.*)", error.fix).groups()  # type: ignore[union-attr]
+    settings, words = error.fix.split("   # ")
+    (size,) = re.findall(r"and a GPU with (\S+) GB, the least that this network needs", words)
     pasted = settings.replace("--set ", "").split()
     assert engine.estimate_memory(gpu=f"{size}GB", overrides=pasted).fits_device
     assert not engine.estimate_memory(gpu=f"{0.97 * float(size)}GB", overrides=pasted).fits_device
@@ -142,19 +144,32 @@ def test_host_and_disk_of_this_machine_do_not_judge_a_gpu_of_another(monkeypatch
     assert [word for word in words[2:] if word != "--set"] == [*given, "--events", "1000000"]
     # the control: host and disk of this machine are judged
     here = dataclasses.replace(little, line_there="")
+    here = dataclasses.replace(here, findings=memory_verdicts.verdicts(here))
     assert not here.fits
-    assert {"CFG-20", "CFG-53"} <= {item.code for item in memory_verdicts.verdicts(here)}
-    screen = Console(file=io.StringIO(), width=200)
-    _show(screen, found, "xectool train CONFIG")
-    shown = screen.file.getvalue()  # type: ignore[attr-defined]
-    assert "there is no such GPU here (h100-80gb): only the step was judged" in shown
-    assert f"{found.line_there}   # there" in shown
+    assert {"CFG-20", "CFG-53"} <= {item.code for item in here.findings}
+    shown = printed(found)
+    assert (
+        shown.index("Verdict") < shown.index("at the peak") < shown.index("not for this network: batches of 8192-16384")
+    )
     assert "the step fits; host and disk are another machine's" in shown
-    assert "not for this network: batches of 8192-16384 on an A100 40GB" in shown
+    for line in ("h100-80gb, which is not here", f"{found.line_there}   # on that machine"):
+        assert shown.count(line) == 1, "it was said by Why, by Next and by the finding"
     assert "training files" not in shown
-    remedies = shown.partition("what would save memory")[2].partition("Verdict")[0]
+    remedies = shown.partition("what would save memory")[2].partition("tensors")[0]
     assert "--set data.batch_size=8" in remedies
     assert [word for word in ("takes", "empty_cache", "not useful", "legacy", "older") if word in remedies] == []
+    missing = printed(here)
+    assert missing.index("CFG-20: ") < missing.index("at the peak")
+    for error in (item for item in here.findings if item.severity.value == "error"):
+        assert missing.count(error.problem) == 1
+
+
+def printed(result: memory_verdicts.MemoryEstimate) -> str:
+    """Return what the command shows of an estimate."""
+    screen = Console(file=io.StringIO(), width=400)
+    _show(screen, result, "xectool train CONFIG")
+    show_findings(screen, _below(result))
+    return screen.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
 def test_predictions_are_those_of_the_validation_files_whatever_is_trained_on(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from xectool.engine.memory_verdicts import MemoryEstimate
+    from xectool.findings import Finding
 
 TOP = 10
 PARTS = ("parameters", "buffers", "gradients", "optimizer", "ema", "inputs", "other")
@@ -78,7 +80,7 @@ def estimate_memory(
     train = shlex.join(["xectool", "train", config or "CONFIG", *(f"--set={setting}" for setting in settings)])
     Output("estimate-memory", json).result(
         result.as_dict(),
-        findings=result.findings,
+        findings=result.findings if json else _below(result),
         bad=not result.fits,
         human=lambda screen: _show(screen, result, train),
     )
@@ -86,14 +88,19 @@ def estimate_memory(
         raise AlreadyShown(EXIT_BAD_RESULT)
 
 
+def _below(result: MemoryEstimate) -> tuple[Finding, ...]:
+    """Return the findings that the box on top does not tell: those behind the first one on what to do."""
+    return tuple(found for found in result.findings if found is not result.first)
+
+
 def _show(screen: Console, result: MemoryEstimate, train: str) -> None:
+    screen.print(_box(result, train))
     found, step = result.estimate, result.estimate.step
     at = step.split(step.peak_at())
     rows = [[name if name != "other" else "activations and temporaries", at[name] / 1e9] for name in PARTS]
     screen.print(
         table(f"at the peak, in {step.phase_of(step.peak_at())} ({found.device.name})", ["tensors", "GB"], rows)
     )
-    beside = found.device.overhead(step)
     phases = [[name, peak / 1e9] for name, peak in step.phase_peaks().items() if name not in ("build", "transfer")]
     screen.print(table("peak by phase", ["phase", "GB"], phases))
     kept = list(step.saved_by_module().items())[:TOP]
@@ -108,52 +115,59 @@ def _show(screen: Console, result: MemoryEstimate, train: str) -> None:
     ]
     title = "what would save memory of the device, in this order"
     screen.print(table(title, ["remedy", "GB", "setting"], remedies))
-    screen.print(_box(result, beside, train))
+    for line in _details(result):
+        screen.print(line, markup=False)
 
 
-def _host(result: MemoryEstimate) -> str:
-    """Return what host and disk have to hold, and whether this machine's are what holds it."""
-    found = result.estimate
-    needed, disk = found.host_bytes / 1e9, sum(found.disk.values()) / 1e9
+def _box(result: MemoryEstimate, train: str) -> object:
+    first = result.first
+    why = [*_device(result), *_host(result), f"for {result.events:,} training events ({result.counted_from})"]
+    if first is None:
+        return verdict_box("it fits", why, "", good=True)
+    told = f"{first.code}: {first.problem}"
+    if result.fits:
+        return verdict_box("the step fits; host and disk are another machine's", [told, *why], first.fix, good=True)
+    fix = f"{train} {first.fix}" if first.fix.startswith("--set") else first.fix
+    return verdict_box(told, why, fix, good=False)
+
+
+def _device(result: MemoryEstimate) -> Iterator[str]:
+    """Yield what the step takes of a GPU that suffices; of another one the verdict tells it."""
+    device, most = result.estimate.device, result.estimate.max_batch
+    if not result.fits_device:
+        return
+    if device.is_gpu:
+        needed, total = device.needed(result.estimate.step) / 1e9, device.total_bytes / 1e9
+        yield f"device {needed:.4g} GB of {total:.4g} GB ({device.name}), of which a step may take 90 %"
+    if most is not None:
+        share = device.planned_bytes / device.total_bytes
+        yield f"largest batch to propose, in {share:.0%} of it: {counted(most, 'event')}"
+
+
+def _host(result: MemoryEstimate) -> Iterator[str]:
+    """Yield what is taken of host and disk, where this machine's are what holds it."""
     if result.elsewhere:
-        return (
-            f"there is no such GPU here ({found.device.name}): only the step was judged. Host {needed:.4g} GB and disk "
-            f"{disk:.4g} GB are needed where it is; machine's numbers: {result.calibration.where}"
-        )
+        return
     least = min(result.limits, key=lambda name: result.limits[name])
-    return (
-        f"host {needed:.4g} GB of {result.limits[least] / 1e9:.4g} GB ({least}), disk {disk:.4g} GB of "
-        f"{result.free_bytes / 1e9:.4g} GB free; machine's numbers: {result.calibration.where}"
+    yield (
+        f"host {result.estimate.host_bytes / 1e9:.4g} GB of {result.limits[least] / 1e9:.4g} GB ({least}), "
+        f"disk {sum(result.estimate.disk.values()) / 1e9:.4g} GB of {result.free_bytes / 1e9:.4g} GB free"
     )
 
 
-def _largest(result: MemoryEstimate) -> list[str]:
-    """Return the line of the largest batch, where it was asked for."""
-    most, device = result.estimate.max_batch, result.estimate.device
-    if most is None:
-        return []
-    share = device.planned_bytes / device.total_bytes
-    return [f"largest batch to propose, in {share:.0%} of it: {counted(most, 'event')}"]
-
-
-def _box(result: MemoryEstimate, beside: int, train: str) -> object:
+def _details(result: MemoryEstimate) -> list[str]:
+    """Return what else the numbers rest on."""
     found, step = result.estimate, result.estimate.step
-    errors = [finding for finding in result.findings if finding.severity.value == "error"]
-    total = f"{found.device.total_bytes / 1e9:.4g} GB of {found.device.name}"
-    why = [
-        f"for {result.events:,} training events ({result.counted_from})",
-        f"tensors {found.device.tensors(step) / 1e9:.4g} GB, beside them {beside / 1e9:.3g} GB (context, workspaces as "
-        f"on an H200; graph pools not measured), of {total}; a step may take 90 % of it; what is proposed takes 85 % "
-        "where it can",
+    tensors, beside = found.device.tensors(step) / 1e9, found.device.overhead(step) / 1e9
+    of_gpu = (
+        f"tensors {tensors:.4g} GB, beside them {beside:.3g} GB (context, workspaces as on an H200; graph pools not "
+        "measured); what is proposed takes 85 % of the device where it can"
+    )
+    return [
+        *[of_gpu] * found.device.is_gpu,
         f"largest single tensor {step.largest() / 1e9:.3g} GB; eager: a compiled step needs less",
-        _host(result),
-        *_largest(result),
+        f"machine's numbers: {result.calibration.where}",
         f"not for this network: batches of {result.older_batches[0]} on an A100 40GB and {result.older_batches[1]} on "
         "a GH200 96GB, which instructions of the older software name (legacy), are those of a smaller one",
         *found.notes,
     ]
-    fitting = "the step fits; host and disk are another machine's" if result.elsewhere else "it fits"
-    verdict = fitting if result.fits else "; ".join(error.problem for error in errors)
-    fix = result.line_there if result.fits else errors[0].fix
-    following = f"{train} {fix}" if fix.startswith("--set") else f"{fix}   # there" if result.fits and fix else fix
-    return verdict_box(verdict, why, following, good=result.fits)

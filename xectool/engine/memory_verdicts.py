@@ -60,6 +60,11 @@ class MemoryEstimate:
         return bool(self.line_there)
 
     @property
+    def first(self) -> Finding | None:
+        """What to go on with: the first error, else the line for the machine that has the GPU."""
+        return next((found for found in self.findings if found.fix), None)
+
+    @property
     def fits(self) -> bool:
         """Whether the device suffices, and host and disk where they are those of this machine."""
         return self.fits_device and (self.elsewhere or (self.fits_host and self.fits_disk))
@@ -178,7 +183,7 @@ def _device_fix(found: Estimate) -> str:
         full = f"   # takes {share:.0%} of it: no remedy leaves the 15% for pieces too small"
         return _line(cure.settings) + full * tight
     least = cure.needed_bytes / USABLE / 1e9
-    return f"a GPU with {least * 1.005:.3g} GB, the least that this network needs: {_line(cure.settings)}"
+    return f"{_line(cure.settings)}   # and a GPU with {least * 1.005:.3g} GB, the least that this network needs"
 
 
 def _host_fix(found: Estimate, limit: str, ranks: int) -> str:
