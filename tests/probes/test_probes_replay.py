@@ -273,6 +273,11 @@ def test_events_left_out_by_an_attempt_that_was_given_up_are_left_out_from_the_n
     left_out = {"file": "b.root", "file_index": 0, "entry": 5, "run": 3, "event": 15, "reason": "", "step": 9}
     (tmp_path / "quarantine.json").write_text(json.dumps({"format": 1, "events": [left_out]}))
     assert RunHistory(tmp_path).left_out() == [left_out | {"step": since}]
+    for damaged in ("{", "[]", '{"events": [{"file": 3}, 7]}', '{"events": 5}'):
+        (tmp_path / "quarantine.json").write_text(damaged)
+        assert RunHistory(tmp_path).left_out() == []
+    (tmp_path / "quarantine.json").write_text("{")
+    assert RunHistory(tmp_path).not_listed == "quarantine.json cannot be read: it is no JSON"
 
 
 def test_a_step_is_repeated_with_as_many_ranks_as_its_attempt_had(tmp_path: Path) -> None:

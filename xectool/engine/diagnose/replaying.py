@@ -205,13 +205,14 @@ class _Session:
         return Finding(code, Severity.ERROR, verdict, str(self.history.run_dir), tuple(why), following)
 
     def _lost_states(self) -> list[str]:
-        """Return the resumes between the state the replay starts from and the step: it cannot repeat what they read."""
+        """Return what is not on disk any more: states that resumes up to the step read, the list of events left out."""
         between = [
             event.step
             for event in self.history.events
             if event.kind == "resume" and self.again.state.step < event.step < self.record.step
         ]
-        return [f"the resume at step {step} used a state that is no longer on disk" for step in between]
+        lost = [f"the resume at step {step} used a state that is no longer on disk" for step in between]
+        return [*lost, *filter(None, [self.history.not_listed])]
 
     @property
     def _served(self) -> bool:

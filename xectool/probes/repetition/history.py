@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from xectool.runlog.manifest import config_digest, read_manifest
 from xectool.runlog.reader import Lineage, RunReader
 from xectool.runlog.records import EventRecord, StepRecord
 from xectool.training.events.quarantine import FILE_NAME as QUARANTINE_FILE
+from xectool.training.events.quarantine import PoisonedEvent, listed
 from xectool.training.saving.ring import DIRECTORY as RING
 
 CONFIG_FILE = "config.yaml"
@@ -175,15 +176,21 @@ class RunHistory:
         """Return the limit of the gradient norm that held after a step; ``otherwise`` where none was asked for yet."""
         return next((float(clip.data["value"]) for clip in reversed(self.clips) if clip.step <= step), otherwise)
 
+    @property
+    def not_listed(self) -> str:
+        """Why it is not known which events were left out; empty where it is."""
+        return self._listed[1]
+
+    @cached_property
+    def _listed(self) -> tuple[list[PoisonedEvent], str]:
+        return listed(self.run_dir / QUARANTINE_FILE)
+
     def left_out(self) -> list[dict[str, Any]]:
         """Return the quarantined events; ``step`` says from which step on.
 
         What an attempt that was given up had left out, the next one leaves out from its first step on.
         """
-        path = self.run_dir / QUARANTINE_FILE
-        if not path.is_file():
-            return []
-        found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["events"]
+        found, _ = self._listed
         handed_on = {
             (event.step, *identity[1:]): int(self.lineage.limits[attempt]) + 1
             for attempt, event in self.reader.tagged_events()
@@ -193,7 +200,7 @@ class RunHistory:
         moved = self.files.moved
         return [
             {**one, "file": moved.get(one["file"], one["file"]), "step": handed_on.get(_place(one), one["step"])}
-            for one in found
+            for one in map(asdict, found)
         ]
 
     def incidents(self) -> list[tuple[Path, dict[str, Any]]]:

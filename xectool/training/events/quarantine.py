@@ -120,7 +120,7 @@ class Quarantine:
         is left as it is.
         """
         path, index = run_dir / FILE_NAME, index_by_name(self._loader.source.files)
-        earlier, problem = _listed(path)
+        earlier, problem = listed(path)
         if problem:
             return problem
         own = {(event.file, event.entry): asdict(event) for event in self.events}
@@ -149,8 +149,8 @@ class Quarantine:
         Returns:
             How many events, and why the list could not be read, or an empty string.
         """
-        known, (listed, problem) = len(self.events), _listed(run_dir / FILE_NAME)
-        found = [asdict(replace(one, step=min(one.step, step + 1))) for one in listed if one.reason != ASKED]
+        known, (earlier, problem) = len(self.events), listed(run_dir / FILE_NAME)
+        found = [asdict(replace(one, step=min(one.step, step + 1))) for one in earlier if one.reason != ASKED]
         self.load_state_dict({"events": found}, trained)
         return len(self.events) - known, problem
 
@@ -194,7 +194,7 @@ class Quarantine:
             )
 
 
-def _listed(path: Path) -> tuple[list[PoisonedEvent], str]:
+def listed(path: Path) -> tuple[list[PoisonedEvent], str]:
     """Return the events of a list on disk, but for what has another shape, and why it could not be read."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
