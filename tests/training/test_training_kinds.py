@@ -132,6 +132,20 @@ def test_weights_trained_with_another_scale_come_with_the_line_that_sets_it(tiny
     assert not [text for text in again.messages if "trained with another" in text]
 
 
+def test_no_scale_is_proposed_for_heads_that_have_learnt_without_one(tiny_config: Write) -> None:
+    """CFG-09 asked for `scale: auto` of the older system's weights, for which that is another unit."""
+    plain = ["tasks.energy.scale=null", "tasks.energy.shift=null"]
+    first = engine.train(tiny_config(), run_name="first", overrides=plain, max_steps=1)
+    assert "CFG-09" in {found.code for found in first.findings}, "the control: it begins without weights"
+    settings = [*plain, f"checkpoint.init_from={first.checkpoint_last}"]
+    again = engine.train(tiny_config(), run_name="next", overrides=settings, dry_run=True)
+    assert "CFG-09" not in {found.code for found in again.findings}
+    scaled = engine.train(tiny_config(), run_name="scaled", overrides=["tasks.energy.scale=0.02"], max_steps=1)
+    settings = [*plain, f"checkpoint.init_from={scaled.checkpoint_last}"]
+    other = engine.train(tiny_config(), run_name="other", overrides=settings, dry_run=True)
+    assert "CFG-09" in {found.code for found in other.findings}, "these have learnt with one"
+
+
 def test_encoder_of_a_mae_starts_a_regressor(sensor_config: Write, tiny_config: Write) -> None:
     mae = engine.train(sensor_config("mae"), run_name="mae")
     model = {**SIZES, "hidden_dim": 8}

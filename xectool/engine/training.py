@@ -22,7 +22,7 @@ from xectool.engine.check_lines import with_names
 from xectool.engine.training_run.attempt import RunAttempt
 from xectool.engine.training_run.first_look import input_findings
 from xectool.engine.training_run.result import TrainResult, is_told
-from xectool.engine.training_run.start import assemble, begin, shared_place
+from xectool.engine.training_run.start import assemble, begin, shared_place, without_learnt_units
 from xectool.errors import DiskError, UsageError, XecError, in_shell
 from xectool.findings import Finding, Report, Severity, to_paste
 from xectool.rootio.counting import count_run_events
@@ -103,6 +103,7 @@ def _train(
     counted = count_rules(asked, *events, ranks.world_size, max_steps, goes_on)
     loaded = loaded.require(counted.merged(disk_rules(parts.config, checkpoint_bytes_of(parts.model, parts.config))))
     progress, started = begin(parts, data, place, watching)
+    loaded = replace(loaded, findings=without_learnt_units(loaded.findings, started))
     watching.started(start_facts(parts, data, place, progress))
     seen = (*data.findings, *parts.baseline.findings, *_changes(parts, place, dry_run))
     noticed = one_after_the_other(with_names(seen, loaded.config.data))

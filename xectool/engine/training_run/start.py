@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,10 @@ from xectool.checkpoint.soundness import require_finite
 from xectool.checkpoint.transfer import transfer_encoder
 from xectool.config.load import LoadedConfig
 from xectool.config.root import RunConfig
+from xectool.config.rules.task import TargetsAreScaled
 from xectool.engine.training_run.preflight import require_memory
 from xectool.errors import counted, in_shell
+from xectool.findings import Finding, Report
 from xectool.runlog.control import ACTIONS
 from xectool.training.events.quarantine import ASKED
 from xectool.training.process.device import Execution, apply_determinism
@@ -115,12 +117,21 @@ def start_from(parts: RunParts, path: Path, observer: Observer) -> dict[str, Any
             saved = [as_saved(key, value) for key, value, _ in differing]
             before = " ".join([fitting, *(option for option in saved if option not in fitting)])
             observer.message(f"they were trained with another {named}; as they were: {before}")
-        loaded = sorted(parts.model.state_dict())
-        return {"checkpoint": str(path), "source": source.kind, "target": source.kind, "loaded": loaded}
+        loaded = {"loaded": sorted(parts.model.state_dict()), "other_meaning": [key for key, *_ in differing]}
+        return {"checkpoint": str(path), "source": source.kind, "target": source.kind, **loaded}
     report = transfer_encoder(source, parts.config, parts.model)
     for line in (*report.lines(), *_other_branches(parts.config, source)):
         observer.message(line)
     return {"checkpoint": str(path), **report.as_dict()}
+
+
+def without_learnt_units(findings: Iterable[Finding], started: Mapping[str, Any]) -> Report:
+    """Return findings without a scale proposed for heads that were loaded and have learnt their targets without one."""
+    other = started.get("other_meaning")
+    if other is None:
+        return Report(tuple(findings))
+    keys = tuple(f"({key})" for key in other)
+    return Report(tuple(item for item in findings if item.code != TargetsAreScaled.code or item.where.endswith(keys)))
 
 
 def _other_branches(config: RunConfig, source: Checkpoint) -> Iterator[str]:
