@@ -74,8 +74,9 @@ class InputScale(Guard):
         message = f"first batch{whose}: {worst.channel}: {worst.reason}" if worst.reason else ""
         data = {"channels": worst.channels, "level": worst.level, "channel": worst.channel, "reason": worst.reason}
         code = None if worst.level == "error" else ""  # `diagnose run` makes no finding of a warning
-        yield Notice("input_scale", data | ({"rank": rank} if whose else {}), message, code=code)
-        if worst.level == "error" and self.config.on_input_scale == "stop":
+        stops = worst.level == "error" and self.config.on_input_scale == "stop"
+        yield Notice("input_scale", data | ({"rank": rank} if whose else {}), message, not stops, code)
+        if stops:
             raw = raw_line(worst.channels[worst.channel])
             raise DataUnusable(
                 f"the {worst.channel} of the first batch{whose} is out of scale: {worst.reason}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from xectool.errors import in_shell
 from xectool.runlog.writer import RunWriter
 from xectool.training.process.progress import Observer
 
@@ -36,11 +37,12 @@ class Reporter:
         self.observer = observer
         self.step = 0
         self.epoch = 1
+        self._told = set[str]()
 
     def event(
         self, kind: str, message: str = "", /, *, say: bool = True, code: str | None = None, of: str = "", **data: Any
     ) -> None:
-        """Record an event; its message is shown to the user too.
+        """Record an event; its message is shown to the user too, of a finding with the line that tells more, once.
 
         Args:
             kind: Kind of the event.
@@ -53,4 +55,7 @@ class Reporter:
         self.writer.event(kind, message, step=self.step, epoch=self.epoch, **data)
         if message and say:
             found = CODES.get(kind, "") if code is None else code
-            self.observer.message(": ".join(part for part in (found, of, message) if part))
+            self.observer.message(": ".join(part for part in (found and f"warning {found}", of, message) if part))
+            if found and found not in self._told:
+                self._told.add(found)
+                self.observer.message(f"  fix: xectool diagnose run {in_shell(self.writer.run_dir)}")
