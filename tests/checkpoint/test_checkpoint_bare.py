@@ -94,9 +94,12 @@ def test_an_older_checkpoint_tells_how_a_run_starts_from_it(tmp_path: Path) -> N
     ours = config(geometry="physical", num_fusion_layers=2, dim_feedforward=None)
     with pytest.raises(CheckpointError, match="of the older system") as refused:
         require_resumable(ours, checkpoint, None, tmp_path / "old.pth")  # no data is read
-    assert "without --resume: --set checkpoint.init_from=" in refused.value.fix
-    words = shlex.split(refused.value.fix.partition("without --resume: ")[2])[3::2]
-    assert sorted(words) == ["model.geometry=compat", "model.num_fusion_layers=1"]
+    line, words = refused.value.fix.split("   # ")
+    assert words == "without --resume, a new run from its weights"
+    options = shlex.split(line)
+    assert options[-2:] == ["--run-name", f"{tmp_path.name}-again"], "a line to paste, and no run that is there"
+    assert options[1].startswith("checkpoint.init_from=")
+    assert sorted(options[3:-2:2]) == ["model.geometry=compat", "model.num_fusion_layers=1"]
     fix = start_options(ours, checkpoint, tmp_path / "old.pth")
     with pytest.raises(CheckpointError, match="do not fit") as misfit:
         load_weights(build_model(ours), checkpoint.weights(), fix)

@@ -395,7 +395,7 @@ def test_a_child_that_takes_too_long_is_not_told_to_want_memory(monkeypatch: pyt
 
 @pytest.mark.parametrize(("status", "errors"), [(-9, ""), (1, "MemoryError"), (-6, "what():  std::bad_alloc")])
 def test_a_child_without_memory_says_so(status: int, errors: str) -> None:
-    assert child._died(status, errors).fix.startswith("free some memory")
+    assert child._died(status, errors).fix.startswith("xectool diagnose environment   # free some memory")
     assert "memory" not in child._died(1, "ValueError: int4").fix
 
 

@@ -48,7 +48,7 @@ def extract_encoder(
         raise CheckpointError(
             "the file stores no configuration, so what its encoder sees is unknown",
             where="normalization and model section",
-            fix="name the configuration it was trained with: --config CONFIG",
+            fix="--config CONFIG   # the one it was trained with",
             code="XT-CKPT-NO-CONFIG",
         )
     model = {key: value for key, value in dict(config.get("model", {})).items() if key in ENCODER_KEYS}

@@ -170,7 +170,7 @@ def to_config(payload: Mapping[str, Any]) -> dict[str, Any]:
         raise CheckpointError(
             f"{_BARE[layout.kind == 'encoder']} without a configuration: how readings were normalised and pooled is "
             "unknown",
-            fix=f"train from it, with a configuration that says so: {known}--set checkpoint.init_from=PATH",
+            fix=f"{known}--set checkpoint.init_from=PATH   # trains from it, with a configuration that says so",
             code="XT-CKPT-NO-CONFIG",
         )
     try:

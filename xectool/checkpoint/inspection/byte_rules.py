@@ -96,7 +96,7 @@ class RunsNoCode(Rule[Inspected]):
         if not facts.layout.is_ours:
             return "ask its author for a state_dict: torch.save(model.state_dict(), 'weights.pt')"
         name = in_shell(facts.contents.path)
-        return f"its weights can be taken out without them: xectool inspect-ckpt {name} --extract encoder --output e.pt"
+        return f"xectool inspect-ckpt {name} --extract encoder --output e.pt   # takes the weights out without them"
 
     @staticmethod
     def _fix(trust: Trust) -> str:

@@ -37,7 +37,8 @@ def input_findings(parts: RunParts, loaded: LoadedConfig) -> Iterator[Finding]:
         return
     stop = _refusal(parts)
     if stop is not None:
-        line = f"{_check_line(parts.train_loader.source, loaded)}   # names the unit; {stop.fix}"
+        anyway = stop.fix.partition("   # ")[0]
+        line = f"{_check_line(parts.train_loader.source, loaded)}   # names the unit; to train all the same: {anyway}"
         yield Finding(stop.code, Severity.ERROR, stop.problem, stop.where, fix=line)
     normalizer = cast(Normalizer, parts.model.normalizer)
     for loader, sample in ((parts.train_loader, ""), (parts.val_loader, "validation file ")):

@@ -109,7 +109,9 @@ def start_from(parts: RunParts, path: Path, observer: Observer) -> dict[str, Any
         )
     if source.kind == parts.config.kind:
         fitting = start_options(parts.config, source, path)
-        load_weights(parts.model, source.weights("best"), fix=f"describe the network as the checkpoint does: {fitting}")
+        load_weights(
+            parts.model, source.weights("best"), fix=f"{fitting}   # describes the network as the checkpoint does"
+        )
         observer.message(f"all weights loaded from {path}")
         differing = meaning_differences(parts.config, source) if source.config else []
         if differing:

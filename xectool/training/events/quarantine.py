@@ -108,7 +108,7 @@ class Quarantine:
                 f"{counted(len(self), 'event')} had to be left out, more than the {self.budget} allowed; the "
                 f"last: entry {last.entry} of {last.file}, {event_named(last.run, last.event)} ({last.reason})",
                 where=f"{run_dir / FILE_NAME} names them all",
-                fix="look at those events; to allow more: --set guards.max_quarantined=0.2",
+                fix="--set guards.max_quarantined=0.2   # allows more; look at those events first",
                 code="XT-QUARANTINE-FULL",
             )
 

@@ -81,7 +81,7 @@ class InputScale(Guard):
             raise DataUnusable(
                 f"the {worst.channel} of the first batch{whose} is out of scale: {worst.reason}",
                 where=f"normalization, data.train_path; raw {worst.channel}: {raw}",
-                fix="check normalization and the branch; to train all the same: --set guards.on_input_scale=warn",
+                fix="--set guards.on_input_scale=warn   # trains all the same; look at normalization and branch first",
                 code="XT-INPUT-SCALE",
             )
 

@@ -26,7 +26,9 @@ from xectool.training.memory_estimate.search import Search
 TIMEOUT_S: Final = 600.0
 MODULE: Final = "xectool.training.memory_estimate"
 _NO_MEMORY: Final = ("MemoryError", "bad_alloc", "allocate memory")
-_LITTLE_MEMORY: Final = "free some memory (an estimate takes about 0.5 GB) and try again: xectool diagnose environment"
+_LITTLE_MEMORY: Final = (
+    "xectool diagnose environment   # free some memory and try again: an estimate takes about 0.5 GB"
+)
 _SLOW: Final = "xectool diagnose environment   # what keeps this machine busy? on an idle core it takes seconds"
 _DEFECT: Final = "report this line as a defect of xectool"
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from xectool.checkpoint.names import BEST_NAME
 from xectool.config.root import RegressorConfig
-from xectool.errors import CheckpointError
+from xectool.errors import CheckpointError, in_shell
 from xectool.training.optimization.parameter_blocks import weight_norm
 from xectool.training.record.run_dir import RunPlace
 from xectool.training.record.state_marks import state_marks, weight_marks
@@ -92,7 +94,7 @@ def require_sound_resume(facts: dict[str, Any]) -> None:
     raise CheckpointError(
         f"the {what} in the checkpoint are not finite, so every step after it would be lost",
         where=facts["path"],
-        fix="resume from an earlier one of the run: --resume <run>/checkpoint_best.pt",
+        fix=f"--resume {in_shell(Path(facts['path']).with_name(BEST_NAME))}   # or an earlier one of the run",
         code="XT-NAN-RESUME",
     )
 

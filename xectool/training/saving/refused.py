@@ -21,9 +21,11 @@ class ResumeRefused(CheckpointError):
     anew = ""
 
     @classmethod
-    def of(cls, problem: str, where: str, keeping: tuple[str, str], anew: str) -> ResumeRefused:
+    def of(
+        cls, problem: str, where: str, keeping: tuple[str, str], anew: str, code: str = default_code
+    ) -> ResumeRefused:
         """Return the refusal with the options alone, as a remark each tells what they do."""
-        found = cls(problem, where=where)
+        found = cls(problem, where=where, code=code)
         found.keeping, found.anew = keeping, anew
         found.fix = found._lines("", "")
         return found

@@ -72,22 +72,13 @@ def require_resumable(
         is_ours = checkpoint.origin == FORMAT_NAME
         lacking = "holds no place in a run" if checkpoint.training else "holds weights only"
         lacking = lacking if is_ours else "is of the older system or another program"
-        raise CheckpointError(
-            f"this checkpoint {lacking}, so a run cannot resume from it",
-            where=str(path),
-            fix=f"start a new run from its weights, without --resume: {start_options(config, checkpoint, path)}",
-            code="XT-CKPT-NO-TRAINING",
-        )
+        problem = f"this checkpoint {lacking}, so a run cannot resume from it"
+        raise _only_anew(problem, config, checkpoint, path, "XT-CKPT-NO-TRAINING")
     checkpoint.require_average(
         str(path), "xectool train CONFIG --resume auto   # the newest sound checkpoint of the run"
     )
     if problem := schedule_problem(checkpoint.meta, checkpoint.config):
-        raise CheckpointError(
-            f"the rates of a resume would be wrong: {problem}",
-            where=str(path),
-            fix=f"start a new run from its weights, without --resume: {start_options(config, checkpoint, path)}",
-            code="K11",
-        )
+        raise _only_anew(f"the rates of a resume would be wrong: {problem}", config, checkpoint, path, "K11")
     differing = meaning_differences(config, checkpoint)
     if differing:
         raise _refusal("would change what the weights mean, or which of them learn", differing, path)
@@ -251,12 +242,22 @@ def _predicts_width(task: Mapping[str, Any]) -> bool:
     return bool(task.get("enabled")) and task.get("loss_fn") == GAUSSIAN_NLL
 
 
+def _only_anew(problem: str, config: RunConfig, checkpoint: Checkpoint, path: Path, code: str) -> CheckpointError:
+    anew = f"{start_options(config, checkpoint, path)} {_again(path)}"
+    return ResumeRefused.of(problem, str(path), ("", ""), anew, code)
+
+
+def _again(path: Path) -> str:
+    """Return the option that gives a run from the weights of a checkpoint a name of its own."""
+    return f"--run-name {in_shell(f'{path.parent.name}-again')}"
+
+
 def _refusal(
     effect: str, differing: list[tuple[str, Any, Any]], path: Path, batch: tuple[int, str] = (0, "")
 ) -> CheckpointError:
     shown = "; ".join(f"{key}: {saved} in the checkpoint, {current} now" for key, saved, current in differing[:5])
     more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
-    anew = f"{starting_from(path)} --run-name {in_shell(f'{path.parent.name}-again')}"
+    anew = f"{starting_from(path)} {_again(path)}"
     keys = [key for key, _, _ in differing]
     pasted = [as_saved(key, batch[0] if key == _BATCH else saved) for key, saved, _ in differing if key != _FILES]
     remark = f"as in the checkpoint{batch[1] if _BATCH in keys else ''}"

@@ -20,6 +20,7 @@ from xectool.errors import CheckpointError, counted
 from xectool.training.stepping.epoch_stats import EpochStats
 from xectool.training.stepping.parts import RunParts
 
+_ANEW = "--set checkpoint.init_from=PATH"
 _SAVED_CONFIG = "use the configuration saved beside the checkpoint (config.yaml)"
 
 
@@ -170,8 +171,8 @@ def load_task(task: torch.nn.Module, checkpoint: Checkpoint) -> None:
             f"the loss of the checkpoint has learned {sorted(saved) or 'nothing'}, the configured one learns "
             f"{sorted(task.state_dict()) or 'nothing'}",
             where="loss_balance",
-            fix=f"loss_balance: {checkpoint.config.get('loss_balance', 'manual')} (as in the checkpoint), or start a "
-            "new run from its weights: --set checkpoint.init_from=PATH",
+            fix=f"--set loss_balance={checkpoint.config.get('loss_balance', 'manual')}   # as in the checkpoint; else "
+            f"a new run from its weights, without --resume: {_ANEW}",
             code="CFG-46",
         )
     task.load_state_dict(saved)
@@ -188,7 +189,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
         raise CheckpointError(
             "the optimizer state belongs to another set of parameters",
             where="tasks or model section of the configuration",
-            fix="start a new run from the weights: --set checkpoint.init_from=PATH",
+            fix=f"{_ANEW}   # a new run from the weights, without --resume",
             code="XT-CKPT-OPTIMIZER",
         )
     decays = [group["weight_decay"] for group in optimizer.param_groups]
@@ -206,7 +207,7 @@ def _require_moments(checkpoint: Checkpoint) -> None:
         raise CheckpointError(
             f"the checkpoint is of step {step} and holds no optimizer state: its moments were lost",
             where="the checkpoint",
-            fix="resume an older one, or start a new run from the weights: --set checkpoint.init_from=PATH",
+            fix=f"{_ANEW}   # a new run from the weights, without --resume; or resume an older checkpoint",
             code="XT-CKPT-OPTIMIZER",
         )
 

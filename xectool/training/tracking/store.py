@@ -79,13 +79,14 @@ class MlflowStore:
         answering.
         """
         uri = without_password(self._settings.uri)
-        fix = f"training is not affected; later: xectool runs sync {in_shell(self._run_dir)}"
+        replay = f"xectool runs sync {in_shell(self._run_dir)}"
+        fix = f"{replay}   # later; training is not affected"
         try:
             _require_unlocked(sqlite_path(self._settings.uri))
             return action()
         except sqlite3.OperationalError as error:
             path = sqlite_path(self._settings.uri)
-            fix = f"see who holds it: fuser -v {path} (do not delete the file); {fix}"
+            fix = f"fuser -v {in_shell(str(path))}   # who holds it? do not delete the file; later: {replay}"
             raise TrackerError(f"the MLflow database refuses: {error}", where=uri, fix=fix) from error
         except (mlflow.exceptions.MlflowException, sqlalchemy.exc.SQLAlchemyError, OSError) as error:
             reason = without_password(str(error).strip().splitlines()[0][:300])
