@@ -119,6 +119,18 @@ def test_a_wrong_key_hides_no_missing_file(files: Path, xectool: Callable[..., o
     assert [item["code"] for item in found if item["severity"] == "error"] == ["CFG-01", "CFG-38"]
 
 
+def test_a_rehearsal_of_inputs_that_would_stop_the_first_batch_is_bad(
+    files: Path, xectool: Callable[..., object]
+) -> None:
+    request = ["--partition", "p", "--time", "1:00:00", "--gpus", "0"]
+    argv = ["submit", files / "config.yaml", *request, "--dry-run", "--json"]
+    assert xectool(*argv).code == 0, "the control"
+    done = xectool(*argv, "--set", "normalization.npho_scheme=linear", "--set", "normalization.npho_scale=1")
+    assert (done.code, done.document["status"]) == (1, "bad")
+    assert "XT-INPUT-SCALE" in [found["code"] for found in done.document["findings"] if found["severity"] == "error"]
+    assert done.document["result"]["script"].startswith("#!/bin/bash")
+
+
 @pytest.mark.parametrize("value", ["trainig.lr=0.3", "trainig={lr: 0.3}", "no.such.key.at.all=0.3"])
 def test_a_misspelt_setting_is_respelt_and_what_stands_behind_it_is_told(
     files: Path, xectool: Callable[..., object], tmp_path: Path, value: str

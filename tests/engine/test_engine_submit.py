@@ -19,12 +19,14 @@ from typing import Any
 
 import psutil
 import pytest
+import uproot
 from submitit.local.local import LocalExecutor
 from xectool import engine
 from xectool.engine import JobRequest
 from xectool.engine.slurm.job import NODE_DIRECTORIES, TrainingJob
 from xectool.engine.submitting import training_job
 from xectool.errors import CheckpointError, ConfigError, UsageError, WorldError, XecError
+from xectool.rootio.writer import TreeWriter
 
 GOLDEN = Path(__file__).parent / "golden"
 ONE = JobRequest(partition="a100-daily", time="12:00:00", gpus=4, mem="240G", requeue=True)
@@ -350,3 +352,29 @@ def test_after_a_requeue_by_slurm_itself_a_job_goes_on_too(monkeypatch: pytest.M
     assert job.command()[-2:] == ["--resume", "artifacts/other"]
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     assert job.command()[-2:] == ["--resume", "auto"]
+
+
+def test_a_rehearsal_looks_at_the_first_events_as_that_of_a_training_does(config: Path, tmp_path: Path) -> None:
+    """Times in ns waited in the queue, and stopped the job at its first batch; a batch too large for the files too."""
+    request = JobRequest("p", "1:00:00", gpus=0, cpus_per_gpu=2)
+    sound = engine.submit(config, request, dry_run=True).findings
+    assert [found.code for found in sound] == ["CFG-44"], "the control: a narrow network"
+    few = engine.submit(config, request, overrides=["data.batch_size=128"], dry_run=True).findings
+    assert "DAT-06" in {found.code for found in few}
+    with uproot.open(config.parent / "train.root") as file:
+        columns = dict(file["tree"].arrays(library="np"))
+    columns["relative_time"] = (1e9 * columns["relative_time"]).astype("f4")
+    with TreeWriter(
+        tmp_path / "ns.root", {key: (v.dtype.str[1:], v.shape[1:]) for key, v in columns.items()}
+    ) as writer:
+        writer.extend(columns)
+    wrong = [f"data.train_path={tmp_path}/ns.root"]
+    (found,) = (
+        item
+        for item in engine.submit(config, request, overrides=wrong, dry_run=True).findings
+        if item.code == "XT-INPUT-SCALE"
+    )
+    trained = engine.train(config, overrides=wrong, dry_run=True).findings
+    assert found in trained, "one look for both"
+    remote = ["data.train_path=root://nowhere.example//a.root"]
+    assert engine.submit(config, request, overrides=remote, dry_run=True).script, "what is not here is not looked at"

@@ -83,7 +83,7 @@ def test_a_dry_run_of_sound_files_says_nothing(tiny_config: Config, monkeypatch:
     looked: list[int] = []
     look = first_look.opinion_of
     monkeypatch.setattr(first_look, "opinion_of", lambda *args: looked.append(1) or look(*args))  # type: ignore[func-returns-value]
-    assert (dry(tiny_config()), len(looked)) == ([], 3)  # two files of training, one of validation
+    assert (dry(tiny_config()), len(looked)) == ([], 4)  # the first batch, two files of training, one of validation
 
 
 def test_a_run_that_took_no_step_is_not_gone_on_with(tiny_config: Config, in_ns: Callable[[str], str]) -> None:

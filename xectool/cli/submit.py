@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from xectool.cli.options import JsonOption, SetOption, config_word
-from xectool.cli.render import Output
-from xectool.errors import counted
+from xectool.cli.render import AlreadyShown, Output
+from xectool.errors import EXIT_BAD_RESULT, counted
+from xectool.findings import Severity
 
 
 def submit(
@@ -42,7 +43,10 @@ def submit(
     ] = None,
     run_name: Annotated[str | None, typer.Option(help="Name of the run, of its directory and of the job.")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything and print the batch script; needs no SLURM.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Check everything, look at the first events, print the batch script; needs no SLURM."
+        ),
     ] = False,
     set_: SetOption = None,
     json: JsonOption = False,
@@ -76,8 +80,12 @@ def submit(
         f"output: {found.folder}",
         f"each task runs: {found.command}",
     )
+    stops = any(item.severity is Severity.ERROR for item in found.findings)  # the training, at its first batch
     Output("submit", json).result(
         {name: value for name, value in vars(found).items() if name != "findings"},
         findings=found.findings,
+        bad=stops,
         human=lambda screen: screen.print("\n".join(lines), markup=False),
     )
+    if stops:
+        raise AlreadyShown(EXIT_BAD_RESULT)

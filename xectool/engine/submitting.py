@@ -15,6 +15,7 @@ from xectool.config.root import RunConfig
 from xectool.engine.slurm.job import TrainingJob
 from xectool.engine.slurm.looking import Wish, prepared
 from xectool.engine.slurm.script import JobRequest, executor
+from xectool.engine.training_run.first_look import file_findings
 from xectool.errors import WorldError, counted
 from xectool.findings import Finding, Severity
 from xectool.training.record.run_dir import RunPlace
@@ -64,7 +65,8 @@ def submit(
         resume: ``auto``, a checkpoint or a run; a job that was queued again always goes on by itself.
         run_name: Name of the run; by default the configuration's, that of the run it goes on with, or the name of its
             file and the time.
-        dry_run: Return the script without submitting it.
+        dry_run: Look at some events as well, and return the script without submitting it. What would stop the training
+            at its first batch is an error among the findings.
 
     Raises:
         XecError: Anything the user can act on.
@@ -84,7 +86,8 @@ def submit(
         findings=(*loaded.findings, *_concerns(loaded.config, place, request)),
     )
     if dry_run:
-        return submission
+        seen = file_findings(loaded, place, submission.ranks)
+        return replace(submission, findings=(*submission.findings, *seen))
     try:
         return replace(submission, job_id=str(queue.submit(job).job_id))
     except (FailedJobError, FailedSubmissionError, OSError) as error:

@@ -114,7 +114,7 @@ def _train(
             watching.message(to_paste("  fix:", found.fix))
     findings = (*loaded.findings, *noticed)
     if dry_run:
-        findings = (*findings, *input_findings(parts, loaded))
+        findings = (*findings, *input_findings(data, loaded))
         return TrainResult(str(place.directory), "dry_run", findings=findings)
     result = RunAttempt(parts, data, place, watching, started).run(progress, max_steps, findings)
     return _judged(result, data, watching, parts.config.checkpoint.save_artifacts) if ranks.is_first else result

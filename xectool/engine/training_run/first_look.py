@@ -3,56 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 
 from xectool.config.document import SET
+from xectool.config.inputs import expand_inputs, is_remote
 from xectool.config.load import LoadedConfig
+from xectool.config.rules.count import count_rules
 from xectool.config.serialize import dotted_values, inline_yaml
+from xectool.config.truth_mends import one_after_the_other
 from xectool.data.batch import EventBatch
 from xectool.data.blocks import SourceFile
 from xectool.data.events import EventSource
 from xectool.data.loader import EventLoader
 from xectool.data.plan import DataPlan
-from xectool.errors import DataUnusable, in_shell
+from xectool.engine.check_lines import with_names
+from xectool.engine.training_run.start import opened, settings_at
+from xectool.errors import in_shell
 from xectool.findings import Finding, Severity
 from xectool.models.normalize import Normalizer
-from xectool.training.guards.inputs import InputScale, opinion_of
-from xectool.training.stepping.parts import RunParts
-from xectool.training.stepping.state import Progress
+from xectool.training.guards.inputs import InputScale, opinion_of, refusal
+from xectool.training.record.run_dir import RunPlace
+from xectool.training.stepping.build import RunData
 
 _MOST_FILES: Final = 8
 _EVENTS: Final = 16  # of a file
 _READ: Final = ("data.", "normalization.", "tasks.")  # what decides how a file is read
 
 
-def input_findings(parts: RunParts, loaded: LoadedConfig) -> Iterator[Finding]:
+def input_findings(data: RunData, loaded: LoadedConfig) -> Iterator[Finding]:
     """Yield what the guard of the first batch would say of the first events of files of training and validation.
 
     An error is what would stop the training at its first batch. A file that is out of scale beside sound ones, or of
     validation, is a warning.
     """
-    if not parts.config.guards.active(InputScale.code):
+    guards = data.config.guards
+    if not guards.active(InputScale.code):
         return
-    stop = _refusal(parts)
+    normalizer = Normalizer(data.config.normalization)
+    stop = refusal(opinion_of(_first_events(data.train), normalizer), guards)
     if stop is not None:
         anyway = stop.fix.partition("   # ")[0]
-        line = f"{_check_line(parts.train_loader.source, loaded)}   # names the unit; to train all the same: {anyway}"
+        line = f"{_check_line(data.train, loaded)}   # names the unit; to train all the same: {anyway}"
         yield Finding(stop.code, Severity.ERROR, stop.problem, stop.where, fix=line)
-    normalizer = cast(Normalizer, parts.model.normalizer)
-    for loader, sample in ((parts.train_loader, ""), (parts.val_loader, "validation file ")):
+    for source, sample in ((data.train, ""), (data.val, "validation file ")):
         if stop is None or sample:
-            yield from _odd_files(loader.source, sample, normalizer, loaded)
+            yield from _odd_files(source, sample, normalizer, loaded)
 
 
-def _refusal(parts: RunParts) -> DataUnusable | None:
-    """Return what would stop the training."""
-    try:
-        list(InputScale(parts).before_step(Progress(), [_first_events(parts.train_loader.source)]))
-    except DataUnusable as error:
-        return error
-    return None
+def file_findings(loaded: LoadedConfig, place: RunPlace, num_ranks: int) -> tuple[Finding, ...]:
+    """Return what a training would say of its files before its first step, by a look from here; nothing of urls.
+
+    No copy of the events is made.
+
+    Args:
+        loaded: What is trained.
+        place: Where it runs, and what it goes on from.
+        num_ranks: Ranks that share the events.
+
+    Raises:
+        XecError: The data cannot be trained on.
+    """
+    config = loaded.config.data
+    if any(map(is_remote, [*expand_inputs(config.train_path), *expand_inputs(config.val_path)])):
+        return ()
+    settings, late = settings_at(loaded.config, place)
+    uncached = settings.model_copy(update={"data": settings.data.model_copy(update={"cache": "off"})})
+    data = opened(loaded, place, uncached, late)
+    events = (data.train.num_events, data.val.num_events)
+    counted = count_rules(loaded.config, *events, num_ranks, resumes=place.checkpoint is not None)
+    noticed = one_after_the_other(with_names(data.findings, config))
+    loaded.require(counted)
+    return (*loaded.locate(counted), *noticed, *input_findings(data, loaded))
 
 
 def _odd_files(source: EventSource, sample: str, normalizer: Normalizer, loaded: LoadedConfig) -> Iterator[Finding]:

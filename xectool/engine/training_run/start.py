@@ -61,20 +61,34 @@ def assemble(loaded: LoadedConfig, place: RunPlace, execution: Execution, ranks:
     Raises:
         XecError: Configuration, memory or data do not allow it.
     """
-    settings = _decided(loaded.config)
-    late: Events = frozenset()
-    if place.checkpoint is not None:
-        settings = _with_origin(adopt_resolved(settings, place.checkpoint), place.checkpoint)
-        settings, late = in_saved_order(settings, place.checkpoint)
+    settings, late = settings_at(loaded.config, place)
     require_memory(loaded, settings, execution)
     apply_determinism(settings.training.deterministic)
-    data = replace(open_data(settings), late=late)
-    if place.checkpoint is not None:
-        since = left_out_since(loaded.config, place.checkpoint, late)
-        data = replace(data, findings=(*data.findings, *kept_scales(loaded, settings, place.checkpoint, since)))
+    data = opened(loaded, place, settings, late)
     require_agreement(ranks, data_facts([*data.train.files, *data.val.files]))
     with memory_faults(settings, "building the model"):
         return build_parts(data, execution, ranks), data
+
+
+def settings_at(config: RunConfig, place: RunPlace) -> tuple[RunConfig, Events]:
+    """Return what is trained at a place, as its checkpoint has resolved it, and the events left out late."""
+    settings = _decided(config)
+    if place.checkpoint is None:
+        return settings, frozenset()
+    return in_saved_order(_with_origin(adopt_resolved(settings, place.checkpoint), place.checkpoint), place.checkpoint)
+
+
+def opened(loaded: LoadedConfig, place: RunPlace, settings: RunConfig, late: Events) -> RunData:
+    """Return the data of a run as `settings_at` gives it.
+
+    Raises:
+        XecError: They cannot be trained on.
+    """
+    data = replace(open_data(settings), late=late)
+    if place.checkpoint is None:
+        return data
+    since = left_out_since(loaded.config, place.checkpoint, late)
+    return replace(data, findings=(*data.findings, *kept_scales(loaded, settings, place.checkpoint, since)))
 
 
 def _decided(config: RunConfig) -> RunConfig:

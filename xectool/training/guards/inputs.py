@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from xectool.config.guards import GuardsConfig
 from xectool.config.input_limits import LARGEST_ABS, LARGEST_MEAN, LARGEST_STD, SMALLEST_STD
 from xectool.data.batch import EventBatch
 from xectool.detector.photon_statistics import PEDESTAL, photon_statistics
@@ -74,16 +75,10 @@ class InputScale(Guard):
         message = f"first batch{whose}: {worst.channel}: {worst.reason}" if worst.reason else ""
         data = {"channels": worst.channels, "level": worst.level, "channel": worst.channel, "reason": worst.reason}
         code = None if worst.level == "error" else ""  # `diagnose run` makes no finding of a warning
-        stops = worst.level == "error" and self.config.on_input_scale == "stop"
-        yield Notice("input_scale", data | ({"rank": rank} if whose else {}), message, not stops, code)
-        if stops:
-            raw = raw_line(worst.channels[worst.channel])
-            raise DataUnusable(
-                f"the {worst.channel} of the first batch{whose} is out of scale: {worst.reason}",
-                where=f"normalization, data.train_path; raw {worst.channel}: {raw}",
-                fix="--set guards.on_input_scale=warn   # trains all the same; look at normalization and branch first",
-                code="XT-INPUT-SCALE",
-            )
+        stop = refusal(worst, self.config, whose)
+        yield Notice("input_scale", data | ({"rank": rank} if whose else {}), message, stop is None, code)
+        if stop is not None:
+            raise stop
 
     def watch(self, predicted: Iterable[Predicted]) -> Iterator[Predicted]:
         """Return the stream of a validation with a look at the first batch of the attempt."""
@@ -108,6 +103,19 @@ class InputScale(Guard):
         """Return what the first batch with events looks like."""
         batch = next((batch for batch in window if batch.num_events), None)
         return Opinion() if batch is None else opinion_of(batch, cast(Normalizer, self.parts.model.normalizer))
+
+
+def refusal(opinion: Opinion, guards: GuardsConfig, whose: str = "") -> DataUnusable | None:
+    """Return what stops a training at a first batch of which a guard is of this opinion, if anything does."""
+    if opinion.level != "error" or guards.on_input_scale != "stop":
+        return None
+    raw = raw_line(opinion.channels[opinion.channel])
+    return DataUnusable(
+        f"the {opinion.channel} of the first batch{whose} is out of scale: {opinion.reason}",
+        where=f"normalization, data.train_path; raw {opinion.channel}: {raw}",
+        fix="--set guards.on_input_scale=warn   # trains all the same; look at normalization and branch first",
+        code="XT-INPUT-SCALE",
+    )
 
 
 def opinion_of(batch: EventBatch, normalizer: Normalizer) -> Opinion:
