@@ -353,14 +353,14 @@ def test_what_has_scrolled_away_is_told_again_at_the_end(capsys: pytest.CaptureF
     found = Finding("CFG-44", Severity.WARNING, "few channels", "a.yaml:3", fix="--set model.encoder_dim=128")
     result = TrainResult("runs/a", "finished", findings=(found, replace(found, problem="none")))
     shown = Watcher(Console(file=io.StringIO()))
-    shown.message("warning CFG-44: few channels; a.yaml:3")
+    shown.message("warning CFG-44: few channels")
     for lines, told in ((0, 1), (ON_SCREEN, 2)):
         for number in range(lines):
             shown.message(f"epoch {number}")
         train._show(result, "again", json=False, recent=list(shown.recent))
         err = capsys.readouterr().err
         assert (err.count("fix: --set"), "told above, with what mends it: CFG-44\n" in err) == (told, told == 1)
-    train._show(result, "again", json=True, recent=["warning CFG-44: few channels; a.yaml:3"])
+    train._show(result, "again", json=True, recent=["warning CFG-44: few channels"])
     assert len(json.loads(capsys.readouterr().out)["findings"]) == 2
 
 

@@ -29,7 +29,7 @@ from xectool.diagnosis.ranking import diagnose
 from xectool.engine import reporting
 from xectool.engine.diagnose import run_health
 from xectool.errors import DataUnusable
-from xectool.findings import Finding
+from xectool.findings import Finding, in_lines
 from xectool.models.normalize import Normalizer
 from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
@@ -149,7 +149,8 @@ def test_a_truth_in_another_unit_is_told_before_the_first_step_with_the_line_tha
     assert found.where == f"{target}:tree branch {branch}"
     assert engine.check_data(str(target)).next == found.fix, "as check-data says it"
     first = next(index for index, line in enumerate(heard) if found.problem in line)
-    assert heard[first + 1] == f"  fix: {found.fix}"
+    told = in_lines(found)
+    assert heard[first : first + len(told)] == told, "as any command says it"
     subprocess.run(found.fix, shell=True, cwd=tmp_path, check=True)
     mended = columns_of(tmp_path / f"unit_{right}.root")
     assert mended[branch][5].max() == np.float32(1e10)

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from itertools import compress
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 from xectool.cli.streams import steady
 from xectool.cli.tables import FittingTable
 from xectool.errors import XecError
-from xectool.findings import Finding, Severity, to_paste
+from xectool.findings import Finding, Severity, in_lines, to_paste
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -207,16 +207,13 @@ def show_findings(screen: Console, findings: Iterable[Finding], next_line: str =
     from rich.markup import escape
 
     for found in findings:
-        style = STYLES[found.severity]
-        screen.print(f"[{style}]{found.severity.value}[/] [bold]{escape(found.code)}[/]: {escape(found.problem)}")
-        if found.where:
-            screen.print(f"  where: {escape(found.where)}")
-        for line in found.evidence:
-            screen.print(f"  evidence: {escape(line)}")
-        if found.fix:
-            is_above = found.fix == next_line and len(found.fix) > BOX_WIDTH
-            label, lines = to_paste("  fix:", "the line after Next" if is_above else found.fix).split(":", 1)
-            screen.print(f"{label}:[green]{escape(lines)}[/]")
+        is_above = found.fix == next_line and len(found.fix) > BOX_WIDTH
+        head, *below = in_lines(replace(found, fix="the line after Next") if is_above else found)
+        severity, code, problem = head.split(" ", 2)
+        screen.print(f"[{STYLES[found.severity]}]{severity}[/] [bold]{escape(code[:-1])}[/]: {escape(problem)}")
+        for line in below:
+            label, _, text = line.partition(":")
+            screen.print(f"{label}:[green]{escape(text)}[/]" if label == "  fix" else escape(line))
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> FittingTable:

@@ -13,7 +13,7 @@ from xectool.cli.options import ConfigArgument, DeviceOption, JsonOption, SetOpt
 from xectool.cli.progress import watcher
 from xectool.cli.render import AlreadyShown, Output, table
 from xectool.errors import EXIT_BAD_RESULT, EXIT_INTERRUPTED, EXIT_OK
-from xectool.findings import Severity
+from xectool.findings import Severity, in_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -117,4 +117,4 @@ def _show(result: TrainResult, again: str, json: bool, recent: Sequence[str] = (
 
 def _is_told(found: Finding, recent: Sequence[str]) -> bool:
     """Return whether a finding stands in the last lines."""
-    return any(line.startswith(f"{found.severity.value} {found.code}: {found.problem};") for line in recent)
+    return in_lines(found)[0] in recent

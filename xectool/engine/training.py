@@ -24,7 +24,7 @@ from xectool.engine.training_run.first_look import input_findings
 from xectool.engine.training_run.result import TrainResult, is_told
 from xectool.engine.training_run.start import assemble, begin, shared_place, without_learnt_units
 from xectool.errors import DiskError, UsageError, XecError, in_shell
-from xectool.findings import Finding, Report, Severity, to_paste
+from xectool.findings import Finding, Report, Severity, in_lines
 from xectool.rootio.counting import count_run_events
 from xectool.training.memory_estimate.host import checkpoint_bytes_of
 from xectool.training.process.device import Execution, plan_execution
@@ -109,9 +109,8 @@ def _train(
     noticed = one_after_the_other(with_names(seen, loaded.config.data))
     warned = tuple(found for found in loaded.findings if found.severity is not Severity.INFO)
     for found in () if dry_run else (*warned, *noticed):  # again at the end, which is not far in a dry run
-        watching.message(f"{found.severity.value} {found.code}: {found.problem}; {found.where}")
-        if found.fix:
-            watching.message(to_paste("  fix:", found.fix))
+        for line in in_lines(found):
+            watching.message(line)
     findings = (*loaded.findings, *noticed)
     if dry_run:
         findings = (*findings, *input_findings(data, loaded))

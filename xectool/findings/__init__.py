@@ -76,6 +76,18 @@ class Report:
         return Report(self.findings + other.findings)
 
 
+def in_lines(found: Finding) -> list[str]:
+    """Return a finding as it is told everywhere: what, where, evidence, and what is to be pasted.
+
+    >>> in_lines(Finding("CFG-15", Severity.WARNING, "too much", "a.yaml:3", ("8 of 4",), fix="--time 1:00:00"))
+    ['warning CFG-15: too much', '  where: a.yaml:3', '  evidence: 8 of 4', '  fix: --time 1:00:00']
+    """
+    where = [f"  where: {found.where}"] if found.where else []
+    fix = [to_paste("  fix:", found.fix)] if found.fix else []
+    evidence = (f"  evidence: {line}" for line in found.evidence)
+    return [f"{found.severity.value} {found.code}: {found.problem}", *where, *evidence, *fix]
+
+
 def to_paste(label: str, lines: str) -> str:
     """Return what is to be pasted behind its label; several lines stand below it as they are, from the first column on.
 
