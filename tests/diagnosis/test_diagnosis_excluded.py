@@ -52,6 +52,27 @@ def test_a_jump_is_a_note_once_the_user_leaves_events_out_and_it_does_not_come_b
     assert [cause.code for cause in found.causes] == ["XT-SPIKE-EVENT"] * (not mended)
 
 
+def of_one_file(place: Path) -> Path:
+    """Let a run say in its manifest that it trains on /d/a.root."""
+    files = [{"path": "/d/a.root", "tree": "tree", "role": "train"}]
+    manifest = place / "manifest.json"
+    known = json.loads(manifest.read_text()) if manifest.is_file() else {}
+    attempts = [{"attempt": 1, **(known.get("attempts") or [{}])[0], "data_files": files}]
+    manifest.write_text(json.dumps({"format": 1, **known, "attempts": attempts}))
+    return place
+
+
+@pytest.mark.parametrize("bad", [16, 17])
+def test_more_than_sixteen_bad_events_are_no_list_to_paste(course: Any, write_run: Write, bad: int) -> None:
+    run = course(steps=60)
+    run.event(1, "run_start", num_train=160, steps_per_epoch=20)
+    events = [[0, entry, 1, entry] for entry in range(bad)]
+    run.event(12, "quarantine", events=events, files=["/d/a.root:tree"], reason="XT-NAN-DATA", total=bad)
+    found = engine.diagnose.run(of_one_file(write_run(run)))
+    assert found.causes
+    assert found.exclude.count("a.root:tree:") == (bad if bad <= 16 else 0)
+
+
 def test_one_list_leaves_out_the_events_of_all_causes(course: Any, write_run: Write, capsys: Any) -> None:
     """Each cause had a list of its own, which undid those of the others, and what stood behind "also:" one more."""
     run = course(steps=60)
@@ -66,12 +87,7 @@ def test_one_list_leaves_out_the_events_of_all_causes(course: Any, write_run: Wr
         action="record",
         files=["/d/a.root:tree"],
     )
-    place = write_run(run)
-    files = [{"path": "/d/a.root", "tree": "tree", "role": "train"}]
-    manifest = place / "manifest.json"
-    known = json.loads(manifest.read_text()) if manifest.is_file() else {}
-    attempts = [{"attempt": 1, **(known.get("attempts") or [{}])[0], "data_files": files}]
-    manifest.write_text(json.dumps({"format": 1, **known, "attempts": attempts}))
+    place = of_one_file(write_run(run))
     found = engine.diagnose.run(place)
     assert len(found.causes) == 2
     wanted = {f"/d/a.root:tree:{entry}" for entry in (3, 7, 9, 11)}

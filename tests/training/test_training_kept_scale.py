@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,6 +76,17 @@ def test_a_scale_that_an_excluded_event_has_made_is_told_once_with_both_figures(
     monkeypatch.setattr(kept_scale, "open_source", refuse)  # nothing is left out beyond the checkpoint's list
     again = engine.train(stretched, resume="auto", overrides=second, max_steps=begun.steps + 2)
     assert told(again) == []
+
+
+def test_a_validation_file_that_was_moved_hides_no_scale(stretched: Path, tiny_data: Path, tmp_path: Path) -> None:
+    """The checkpoint leaves out an event of it under its old name, which is no file of now."""
+    before, after = tmp_path / "held.root", tmp_path / "moved.root"
+    shutil.copy(next(tiny_data.glob("val*.root")), before)
+    engine.train(stretched, overrides=[f"data.val_path={before}", "data.exclude=[held.root:2]"], max_steps=1)
+    before.rename(after)
+    overrides = [f"data.val_path={after}", "data.exclude=[moved.root:2, odd.root:7]"]
+    (found,) = told(engine.train(stretched, resume="auto", overrides=overrides, max_steps=2))
+    assert "1 event that it leaves out now: tasks.energy.scale" in found.problem, "that of validation is none of it"
 
 
 def test_the_line_that_measures_anew_repeats_what_was_set_beside_the_file(
