@@ -433,7 +433,7 @@ def test_where_nothing_may_be_left_out_they_are_only_named(
     assert named(found) == {BRIGHT, DEAD, SENTINEL, LATE}
     dark = {event.message: event.data["reasons"][0] == NO_READING for event in found}
     codes = {message: "XT-NAN-DATA" if is_dark else "XT-SPIKE-EVENT" for message, is_dark in dark.items()}
-    assert {f"{code}: {message}" for message, code in codes.items()} <= {*heard}, "what `xectool explain` takes"
+    assert {f"warning {code}: {message}" for message, code in codes.items()} <= {*heard}, "what `xectool explain` takes"
     assert {event.data["action"] for event in found} == {"record"}
     assert not events(result.run_dir, "quarantine")
 
