@@ -15,7 +15,7 @@ import uproot
 from xectool import engine
 from xectool.config.invalid import InvalidConfigError
 from xectool.engine.checking import CheckOptions
-from xectool.findings import Finding
+from xectool.findings import Finding, Report
 
 FACTORS = {"relative_time": 1e9, "energyTruth": 1e3, "uvwTruth": 10.0, "timeTruth": 1e9}
 Write = Callable[..., str]
@@ -125,7 +125,7 @@ def test_a_deep_check_of_a_configuration_tells_units_those_of_truth_where_it_is_
     config.write_text(f"kind: {kind}\ndata: {{batch_size: 8, train_path: {files[0]}, val_path: {files[1]}}}\n{tasks}")
     with pytest.raises(InvalidConfigError) as refused:
         engine.config.check(config, deep=True)
-    units = [item for item in refused.value.findings if item.other_unit]
+    units = [item for item in Report(refused.value.findings).errors if item.other_unit]
     truths = {"energyTruth", "uvwTruth", "timeTruth"} if kind == "regressor" else set()
     assert {item.other_unit for item in units} == {"relative_time"} | (truths & {"energyTruth"}), "what is trained on"
     assert {item.fix for item in units} == {units[0].fix}

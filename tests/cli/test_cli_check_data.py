@@ -107,7 +107,7 @@ def test_validation_files_that_are_gone_are_told_as_config_check_does_and_the_re
     words = ("--config", files / "config.yaml", *setting)
     run = xectool("check-data", files / "train.root", *words, "--json")
     (found,) = [item for item in run.document["findings"] if item["severity"] == "error"]
-    (same,) = xectool("config", "check", files / "config.yaml", "--deep", *setting, "--json").document["findings"]
+    same, *_ = xectool("config", "check", files / "config.yaml", "--deep", *setting, "--json").document["findings"]
     assert (run.code, found["code"], found) == (1, "CFG-38", same)
     assert run.document["result"]["events_scanned"] == 24
     assert "CFG-38" in run.document["result"]["why"][0]
