@@ -243,7 +243,7 @@ def test_lines_of_a_configuration_check_what_they_write_by_its_names(written: Wr
         engine.config.check(config, deep=True)
     (line,) = {item.fix for item in refused.value.findings if item.other_unit}
     told = "--set data.npho_branch=light --set 'data.truth_branches.energy=mc energy'"
-    assert run(line, tmp_path)[-1] == f"next: xectool check-data f0_units.root f1_units.root {told}"
+    assert run(line, tmp_path)[-1] == f"next: xectool check-data f0_units.root --against f1_units.root {told}"
 
 
 def run(line: str, folder: Path) -> list[str]:

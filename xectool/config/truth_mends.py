@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shlex
 import sys
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -12,7 +13,7 @@ from pathlib import PurePath
 from typing import Final, NamedTuple
 
 from xectool.config.inputs import input_name, split_tree
-from xectool.config.unit_mends import UnitMend, next_check, written_at_once
+from xectool.config.unit_mends import UnitMend, check_at_once, next_check, written_at_once, written_name
 from xectool.detector.constants import LARGEST_LEGAL, UNKNOWN_ABOVE
 from xectool.detector.truth_ranges import RANGES
 from xectool.errors import counted, in_shell
@@ -37,10 +38,10 @@ _WRITE_AGAIN: Final = (
     "sum(odds for _, odds in done)); print('next:', shlex.join(then))"
 )
 _PROGRAM: Final = ' -c "'
-_CHECK_WORDS: Final = 3  # of the check of what is written; what was told follows
 _ELSE: Final = "   # what else this file needs: then in "
 _LOOKS: Final = "the truth of task {task} looks like "
 _FIRST: Final = " files, first "
+_AFTER: Final = "   # after the line that writes "
 
 
 class FileUnit(NamedTuple):
@@ -217,17 +218,27 @@ def one_after_the_other(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the findings with lines that can all be pasted: a second one for a tree goes on from what the first wrote.
 
     It would write what the first one mended as it was; and no two of them write the same file, or one that is there.
-    The line that mends all units at once is the first.
+    The line that mends all units at once is the first. What was told comes before: a line that goes on checks what the
+    one before it checks, with the file that it writes itself.
     """
     findings = tuple(findings)
-    written: dict[tuple[str, str], list[str]] = {}
-    for path, tree, target in itertools.chain(*map(written_at_once, dict.fromkeys(found.fix for found in findings))):
-        written.setdefault((path, tree), []).append(target)
-    done: dict[tuple[str, ...], str] = {}
-    return tuple(replace(found, fix=_going_on(found.fix, written, done)) for found in findings)
+    pasted = _Pasted({}, {}, {})
+    for fix in dict.fromkeys(found.fix for found in findings):
+        for path, tree, target in written_at_once(fix):
+            pasted.written.setdefault((path, tree), []).append(target)
+            pasted.checks[target] = check_at_once(fix)
+    return tuple(replace(found, fix=_going_on(found.fix, pasted)) for found in findings)
 
 
-def _going_on(fix: str, written: dict[tuple[str, str], list[str]], done: dict[tuple[str, ...], str]) -> str:
+class _Pasted(NamedTuple):
+    """Lines so far: what they write of each tree, the check that each written file is in, and which file has what."""
+
+    written: dict[tuple[str, str], list[str]]
+    checks: dict[str, list[str]]
+    done: dict[tuple[str, ...], str]
+
+
+def _going_on(fix: str, pasted: _Pasted) -> str:
     """Return a line that begins at what was written of its tree before, and keep what it writes.
 
     What a line before has done already, as for the other end of a range, is not done again.
@@ -235,9 +246,8 @@ def _going_on(fix: str, written: dict[tuple[str, str], list[str]], done: dict[tu
     line, mark, prose = fix.partition(_ELSE)
     if not mark:
         return fix
-    end = line.index('" ', line.index(_PROGRAM) + len(_PROGRAM)) + 2  # the program itself has no such mark
-    program, (path, tree, branch, target, *check) = line[:end], shlex.split(line[end:])
-    same = (program, path, tree, branch)
+    program, (path, tree, branch, target, *check) = _parts(line)
+    same, (written, checks, done) = (program, path, tree, branch), pasted
     if same in done:
         return f"the line that writes {done[same]} does this too"
     source = written.get((path, tree), [path])[-1]
@@ -245,11 +255,43 @@ def _going_on(fix: str, written: dict[tuple[str, str], list[str]], done: dict[tu
     begin, taken = f"{PurePath(source).stem}{suffix}", set(itertools.chain(*written.values()))
     names = itertools.chain([f"{begin}.root"], (f"{begin}_{number}.root" for number in itertools.count(2)))
     into = next(name for name in names if name not in taken and not os.path.lexists(name))
-    after = "" if source == path else f"   # after the line that writes {source}"
+    after = "" if source == path else f"{_AFTER}{source}"
     written.setdefault((path, tree), []).append(into)
     done[same] = into
-    words = [source, tree, branch, into, *next_check([(into, tree)]), *check[_CHECK_WORDS:]]
+    replaced, check = (target, check) if source == path else (source, checks[source])
+    checks[into] = [_with_file(word, written_name(replaced, tree), written_name(into, tree)) for word in check]
+    words = [source, tree, branch, into, *checks[into]]
     return f"{program}{shlex.join(words)}{after}{mark}{into}{prose.removeprefix(target)}"
+
+
+def written_by(fix: str) -> list[tuple[str, str, str]]:
+    """Return path, tree and what is written of each file that a line writes again; nothing of another line."""
+    line, mark, _ = fix.partition(_ELSE)
+    if not mark:
+        return written_at_once(fix)
+    path, tree, _, target, *_ = _parts(line)[1]
+    return [(path, tree, target)]
+
+
+def going_on_from(fix: str) -> str:
+    """Return the file that a line before this one writes; empty where it needs none."""
+    after = fix.partition(_ELSE)[0].partition(_AFTER)[2]
+    return after if _ELSE in fix else ""
+
+
+def _parts(line: str) -> tuple[str, list[str]]:
+    """Return the program of a line that writes one branch, and its words."""
+    end = line.index('" ', line.index(_PROGRAM) + len(_PROGRAM)) + 2  # the program itself has no such mark
+    return line[:end], shlex.split(line[end:], comments=True)
+
+
+def _with_file(word: str, old: str, new: str) -> str:
+    """Return a word of a check, or a setting that lists files, with another file in place of one.
+
+    >>> _with_file("data.train_path=[b.root:t, a_b.root:t]", "b.root:t", "c.root:t")
+    'data.train_path=[c.root:t, a_b.root:t]'
+    """
+    return re.sub(rf"(?<![^\s\[=,'\"]){re.escape(old)}(?![^\s\],'\"])", lambda _: new, word)
 
 
 def _write_again(path: str, tree: str, branch: str, again: str, suffix: str) -> str:

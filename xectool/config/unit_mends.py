@@ -76,7 +76,18 @@ def all_at_once(mends: Sequence[UnitMend]) -> str:
 
 def next_check(written: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """Return the words of the check of files, each with its tree, that a line writes and then tells to go on with."""
-    return ("xectool", "check-data", *(input_name(*file) if file[1] != "tree" else file[0] for file in written))
+    return ("xectool", "check-data", *(written_name(*file) for file in written))
+
+
+def written_name(path: str, tree: str) -> str:
+    """Return a file that a line writes as its check names it."""
+    return input_name(path, tree) if tree != "tree" else path
+
+
+def check_at_once(line: str) -> list[str]:
+    """Return the words of the check that a line of `all_at_once` leads to."""
+    words = _words(line)
+    return words[len(words) - words[::-1].index("--") :]
 
 
 def written_at_once(line: str) -> list[tuple[str, str, str]]:

@@ -7,8 +7,8 @@ import itertools
 import os
 import re
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from xectool.checks.facts import FileFacts
 from xectool.config.data import DataConfig
 from xectool.config.inputs import Place, input_name, place_of, split_tree
 from xectool.config.serialize import inline_yaml
+from xectool.config.truth_mends import going_on_from, written_by
+from xectool.engine.written_files import Tree, Written, paths_of
 from xectool.errors import in_shell
 from xectool.findings import Finding
 
@@ -29,6 +31,7 @@ _ALONE = "this file alone; a run reads all of its files by the same names"
 _BRANCHES = ("npho_branch", "time_branch", "run_branch", "event_branch")
 _TYPED = 4  # more files than these are a glob that the shell expanded
 _LONGEST = 2000  # characters of the files of a sample in a line to paste
+_LONGEST_WRITTEN = 10_000  # of files that a line writes first: no pattern has just these yet
 _SAMPLES = {"files": "files of this check", "others": "files of the other sample"}
 
 
@@ -46,6 +49,7 @@ class Told:
         tree: The tree of a file that is named without one.
         files: What was looked at.
         others: What it was compared with.
+        run: What the paths of the configuration name.
     """
 
     data: Sequence[str]
@@ -57,6 +61,7 @@ class Told:
     tree: str = "tree"
     files: Sequence[FileFacts] = ()
     others: Sequence[FileFacts] = ()
+    run: Mapping[str, Sequence[Tree]] = field(default_factory=dict)
 
     def inputs(self) -> str:
         """Return the files as arguments of a command; many as their pattern, or those of their directories."""
@@ -70,10 +75,8 @@ class Told:
         """
         command, mark, remark = line.partition(_REMARK)
         if not command.startswith(_CHECK):
-            return self.going_on(line)
-        words = shlex.split(command)[2:]
-        files = words[:1] + list(itertools.takewhile(lambda word: not word.startswith("-"), words[1:]))
-        files, own = self._with_the_rest(files, words[len(files) :])
+            return line
+        files, own = self._with_the_rest(*_files_and_options(shlex.split(command)[2:]))
         if len(files) < len(self.files) and self._having(own) == {True, False} and _ALONE not in remark:
             mark, remark = _REMARK, "; ".join(filter(None, (remark, _ALONE)))
         kept = self._kept({word.partition("=")[0] for word in own})
@@ -89,7 +92,9 @@ class Told:
         return line + mark + remark + self._lists(line, mark + remark)
 
     def going_on(self, line: str) -> str:
-        """Return a line that writes files, whose check of what it wrote has all that was told; another as it is.
+        """Return a line that writes files, whose check has all that was told, and all files; another as it is.
+
+        Files that it does not write stay in the check, and those of the other sample stay that.
 
         >>> line = "python3 -c 'x' xectool check-data b.root   # why"
         >>> Told([], overrides=["data.time_branch=t"]).going_on(line)
@@ -99,8 +104,25 @@ class Told:
         begin, _, words = command.rpartition(f" {_CHECK}")
         if not begin:
             return line
-        own = {word.partition("=")[0] for word in shlex.split(words)}  # what is told already is not told twice
-        return " ".join((command, *self._kept(own))) + mark + remark
+        named, own = _files_and_options(shlex.split(words))
+        written = Written.of(line)
+        settings = written.settings(self.run)
+        kept = self._kept({word.partition("=")[0] for word in (*own, *settings)})  # what is told already is not twice
+        kept += [f"--set {in_shell(setting)}" for setting in settings]
+        files, against = (self._after(written, sample) for sample in _SAMPLES)
+        if self.against and "--against" not in own:
+            kept = [*(f"--against {in_shell(path)}" for path in against), *kept]
+        following = (_CHECK.strip(), *map(in_shell, files or named), *map(shlex.quote, own), *kept)
+        line = " ".join((f"{begin} {following[0]}", *following[1:]))
+        return line + mark + remark + self._lists(line, mark + remark)
+
+    def _after(self, written: Written, sample: str) -> list[str]:
+        """Return the inputs of a sample once a line has written some of its files again."""
+        trees = {"files": self.files, "others": self.others}[sample]
+        named = written.instead([Tree(file.path, file.tree, file.opened) for file in trees])
+        if not named:
+            return self._named(sample) if trees else []
+        return named if len(" ".join(map(in_shell, named))) <= _LONGEST_WRITTEN else [self._list_names[sample]]
 
     def _lists(self, line: str, remark: str = "") -> str:
         """Return what a remark has to say yet of the lists that a line names and nobody has written."""
@@ -177,11 +199,18 @@ class Told:
         settings = [text for text in self.overrides if text.partition("=")[0].strip() not in own]
         return config + [f"--set {in_shell(text)}" for text in settings]
 
-    def first_step(self, findings: Sequence[Finding]) -> str:
-        """Return the first fix that can be pasted, a setting as the check with it; else the first of all."""
+    def first_step(self, findings: Sequence[Finding], others: Sequence[Finding] = ()) -> str:
+        """Return the first fix that can be pasted, a setting as the check with it; else the first of all.
+
+        One that goes on from what a line of the others writes comes after that line.
+        """
         fixes = [found.fix for found in findings]
         whole = [f"{_CHECK}{self.inputs()} {fix}" if fix.startswith("--set ") else fix for fix in fixes]
-        return self.again(next(filter(_is_line, whole), whole[0]))
+        first = next(filter(_is_line, whole), whole[0])
+        before = {target: found.fix for found in others for *_, target in written_by(found.fix)}
+        while (source := going_on_from(first)) in before:
+            first = before[source]
+        return self.again(first)
 
     def following(self, name: str, has_hashes: bool) -> str:
         """Return what comes after a good verdict: a deeper check with hashes where they can be kept, then a training.
@@ -203,18 +232,26 @@ class Told:
 
 
 def with_names(findings: Iterable[Finding], data: DataConfig) -> tuple[Finding, ...]:
-    """Return findings whose lines that write files check these by the branches of a configuration.
+    """Return findings whose lines that write files check these as a configuration reads them.
 
     Args:
         findings: What was found.
-        data: The section with the names; those of a check without it are not told.
+        data: The section with the names; those of a check without it are not told. Its validation is the other sample.
     """
     usual = DataConfig()
     names = [f"{key}={getattr(data, key)}" for key in _BRANCHES if getattr(data, key) != getattr(usual, key)]
     truths = data.truth_branches.items() - usual.truth_branches.items()
     names += [f"truth_branches.{task}={branch}" for task, branch in sorted(truths)]
-    told = Told((), overrides=[f"data.{name}" for name in names])
+    files, others = ([FileFacts(tree.path, tree.tree, "TTree") for tree in trees] for trees in paths_of(data).values())
+    named = [[file.where for file in sample] for sample in (files, others)]
+    told = Told(named[0], None, [f"data.{name}" for name in names], named[1], files=files, others=others)
     return tuple(replace(item, fix=told.going_on(item.fix)) for item in findings)
+
+
+def _files_and_options(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the files of the words after ``check-data``, the first of them whatever it is called, and the rest."""
+    files = [*words[:1], *itertools.takewhile(lambda word: not word.startswith("-"), words[1:])]
+    return files, list(words[len(files) :])
 
 
 def _is_line(fix: str) -> bool:

@@ -26,6 +26,7 @@ from xectool.engine.data_report import DataChecked, summarised
 from xectool.engine.output_places import require_folder
 from xectool.engine.proposed_names import EVENTS_FOR_UNITS, UNIT_RULES, ByNames, with_proposed
 from xectool.engine.sensor_map import draw_plots
+from xectool.engine.written_files import paths_of
 from xectool.errors import DataFileError, UsageError, in_shell
 from xectool.findings import Finding, Report, Severity
 from xectool.rules import run_rules
@@ -99,8 +100,7 @@ def check_data(
     given = [data] if isinstance(data, str) else list(data)
     flags, tree = _flags(options), how.settings.data.tree_name
     lines = Told(given, options.config, options.overrides, options.against, options.deep, flags, tree, sample.files)
-    if facts.other is not None:
-        lines = replace(lines, others=facts.other.files)
+    lines = replace(lines, others=facts.other.files if facts.other else (), run=paths_of(config.data) if config else {})
     return summarised(facts, ran, lines, digests=looked.digests, plots=drawn)
 
 

@@ -121,7 +121,8 @@ def summarised(
 ) -> DataChecked:
     """Return the result of an inspection and of its rules."""
     ordered = sorted(ran.report, key=lambda found: _SEVERITIES.index(found.severity))
-    findings = tuple(replace(found, fix=told.again(found.fix)) for found in one_after_the_other(ordered))
+    whole = (replace(found, fix=told.going_on(told.again(found.fix))) for found in ordered)
+    findings = one_after_the_other(whole)
     sample = facts.sample
     verdict, why, following = _verdict(facts, findings, told)
     health, skipped = facts.health, _skipped(facts)
@@ -217,7 +218,7 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], told: Told) -> tuple
     if errors:
         more = (f"and {counted(len(errors) - _SHOWN, 'further error')}",) if len(errors) > _SHOWN else ()
         verdict = f"do not train on this: {counted(len(errors), 'error')} in {looked}"
-        return verdict, why + more, told.first_step(errors)
+        return verdict, why + more, told.first_step(errors, findings)
     first = sample.files[0]
     name = arguments(first.path, first.tree) if num_files == 1 else told.inputs()
     after = told.following(name, has_hashes=not _reach(sample.files))
@@ -225,7 +226,7 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], told: Told) -> tuple
         return (
             f"usable with care: {counted(len(warnings), 'warning')} in {looked}",
             why + reach,
-            told.first_step(warnings) if warnings[0].where not in optional else after,
+            told.first_step(warnings, findings) if warnings[0].where not in optional else after,
         )
     every = _read(sample.scanned, sample.num_events, told.deep)
     return (
