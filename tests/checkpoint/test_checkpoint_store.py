@@ -90,6 +90,10 @@ def test_truncated_file_is_named_as_such(tmp_path: Path, keep: float) -> None:
     with pytest.raises(CheckpointError, match=r"(truncated|empty|does not start)") as caught:
         store.load(path)
     assert "--resume auto" in caught.value.fix
+    assert "miniz" not in caught.value.problem
+    if keep == 0.5:
+        named = f"truncated after {len(data) // 2} bytes: the archive's directory, its last part, is missing"
+        assert caught.value.problem == f"cannot read the checkpoint: {named}", "as inspect-ckpt says it"
 
 
 @pytest.mark.parametrize("content", [b"hello\n", b"<html></html>", b"version https://git-lfs", bytes(1000)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -135,3 +136,34 @@ def test_files_to_compare_with_may_know_no_truth(config: Any, rows: Rows, mark: 
     assert [item.problem for item in found if "no event has a known truth" in item.problem] == []
     alone = check_data(real).findings  # the control
     assert any("a training of it refuses these files" in item.problem for item in alone)
+
+
+def test_files_to_compare_with_that_lack_the_truth_of_a_trained_task_are_told(
+    config: Any, rows: Rows, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    """The verdict was good, and the training refused them for validation."""
+    without = {name: values for name, values in rows.items() if name != "energyTruth"}
+    other = str(write(tmp_path / "other.root", without | {"run": rows["run"] + 9}))
+    written = config()
+    (found,) = (item for item in of_energy(written, against=[other]) if item.code == "DAT-04")
+    assert found.severity.value == "warning"
+    assert "has no branch 'energyTruth', the truth of task energy: no training" in found.problem
+    assert found.fix == f"xectool check-data {other} --config {written}   # as a training reads it"
+    seen = check_data(str(tmp_path / "train.root"), CheckOptions(against=[other])).findings  # the control
+    assert [item for item in seen if item.code == "DAT-04" and item.severity.value != "info"] == []
+
+
+def test_few_energies_of_zero_are_left_out_by_one_line(config: Any, rows: Rows) -> None:
+    """It said how many, and not which."""
+    zeros = rows["energyTruth"].copy()
+    zeros[[3, 40]] = 0
+    written = config(train=zeros)
+    (found,) = (item for item in of_energy(written) if "exactly 0 in 2 of" in item.problem)
+    setting, _, remark = found.fix.partition("   # or ")
+    names = [f"{written.parent / 'train.root'}:tree:{entry}" for entry in (3, 40)]
+    assert setting == f"--set 'data.exclude=[{', '.join(names)}]'"
+    assert remark.startswith("write 1e10")
+    mended = check_data(
+        str(written.parent / "train.root"), CheckOptions(config=written, overrides=[shlex.split(setting)[1]])
+    ).findings
+    assert not any("exactly 0" in item.problem for item in mended)

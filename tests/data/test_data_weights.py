@@ -73,5 +73,5 @@ def test_weights_survive_as_plain_arrays(dataset):
 def test_weighing_by_a_task_that_is_not_trained_names_both_keys(dataset):
     source = open_source(dataset.config(), "train", ("energy",))
     config = ReweightingConfig.model_validate({"angle": {"enabled": True}})
-    with pytest.raises(ConfigError, match=r"tasks\.angle\.enabled=true, or --set reweighting\.angle\.enabled=false"):
+    with pytest.raises(ConfigError, match=r"tasks\.angle\.enabled=true   # or --set reweighting\.angle\.enabled=false"):
         SampleReweighter.fit(source, config)

@@ -35,6 +35,18 @@ from xectool.training.memory_estimate import calibration
 from xectool.training.memory_estimate.cure import Need
 from xectool.training.memory_estimate.host import checkpoint_bytes_of
 from xectool.training.memory_estimate.network import EmptyNetwork
+from xectool.training.process.progress import NullObserver
+
+
+class Phases(NullObserver):
+    """Keeps the names of the phases."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def phase(self, name: str, total: int, done: int = 0) -> None:
+        self.names.append(name)
+
 
 pytestmark = pytest.mark.deep
 
@@ -318,8 +330,10 @@ def test_a_small_step_costs_no_estimate(tiny_config: Path, monkeypatch: pytest.M
 @pytest.mark.slow
 def test_train_refuses_what_the_host_cannot_hold(tiny_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "memory_budgets", lambda ranks: {"control group /job": 400_000_000})
+    watching = Phases()
     with pytest.raises(ConfigError) as caught:
-        engine.train(tiny_config, dry_run=True)
+        engine.train(tiny_config, dry_run=True, observer=watching)
+    assert watching.names == ["estimate the memory of a step"], "43 s went by without a word"
     finding = caught.value.findings[0]  # type: ignore[attr-defined]
     assert finding.code == "CFG-20"
     assert "estimated host RAM" in finding.problem

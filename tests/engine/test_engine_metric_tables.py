@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from xectool.engine.metric_tables import HEADLINES, headline_rows, other_rows
+from xectool.engine.metric_tables import HEADLINES, headline_rows, named_rows, other_rows
 from xectool.engine.prediction import PredictResult
 
 FACES = ("inner", "us", "ds", "outer", "top", "bot")
@@ -61,3 +61,9 @@ def test_a_mean_of_nothing_is_a_dash_in_every_table() -> None:
     metrics = {"val/loss": 1.0, "val/loss_top": math.nan, "mae_npho": math.nan}
     assert [row[1] for row in other_rows(metrics)] == [None]
     assert [row[1] for row in headline_rows(metrics)] == [1.0, None]
+
+
+def test_all_metrics_are_named_with_their_units_in_their_order() -> None:
+    """`watch` showed them without."""
+    rows = named_rows({"val/loss": 0.5, "energy_bias": 0.002, "uvw_dist_68pct": float("nan")})
+    assert rows == [["val/loss", 0.5], ["energy_bias [GeV]", 0.002], ["uvw_dist_68pct [cm]", None]]

@@ -49,6 +49,22 @@ def test_few_events_are_drawn_without_complaint(predictions: MakeFile, tmp_path:
     assert bool(written.notes) == (count == 0)
 
 
+def test_a_panel_of_too_few_events_has_its_axes_and_says_what_it_takes(predictions: MakeFile) -> None:
+    """It said "8 events" and nothing else."""
+    with PredictionFile(predictions(all_tasks(8))) as opened:
+        events = opened.task("energy")
+    assert events is not None
+    known = Quantity(1e3 * events.truth[:, 0], "true $E$", "MeV")
+    drawn = [Figure().add_subplot() for _ in panels(Comparison(events, (known,)))]
+    for axes, panel in zip(drawn, panels(Comparison(events, (known,))), strict=True):
+        panel(axes)
+    assert all(axes.get_xlabel() and axes.get_ylabel() for axes in drawn)
+    told = [axes.texts[0].get_text() for axes in drawn if axes.texts]
+    assert told
+    assert all(text.endswith(": drawn from 10 on") for text in told)
+    assert "In the formula $E$ is in GeV" in symbols("energy"), "the axes are in MeV"
+
+
 def test_constant_truth_and_prediction_are_drawn(predictions: MakeFile, tmp_path: Path) -> None:
     columns = {
         "truth_energy": np.full((60, 1), 0.0528),

@@ -11,6 +11,7 @@ import subprocess
 import tracemalloc
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import awkward as ak
@@ -429,6 +430,12 @@ def test_a_missing_branch_names_the_nearest_and_the_option(tmp_path, rows, write
         other = ExpectedBranch("nphoTruth", 1, "truth of task energy", "data.truth_branches.energy")
         with pytest.raises(DataFileError, match=r"energy=NAME$"):  # npho is near in name, and of another width
             check_schema(file, [other])
+        task = replace(other, without="tasks.energy.enabled=false")
+        first = (
+            r"--set tasks\.energy\.enabled=false   # or name what holds it: --set data\.truth_branches\.energy=NAME$"
+        )
+        with pytest.raises(DataFileError, match=first):  # what can be pasted comes before what is to be filled in
+            check_schema(file, [task])
         with pytest.raises(DataFileError, match="nearest there: npho"):
             file.read_column("nphoo")
 

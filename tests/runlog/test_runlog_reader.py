@@ -243,6 +243,7 @@ def test_what_holds_no_record_names_the_run_that_was_meant(tmp_path, monkeypatch
         "artifacts/my first/plots": ("no such directory", "name 'artifacts/my first'"),
         "artifacts/my first/config.yaml": ("this is a file", "name 'artifacts/my first'"),
         "artifacts/oldr": ("no such directory", "name artifacts/older"),
+        "artifacts/oldruns": ("no such directory", "xectool runs   # lists them; those elsewhere: --root DIR"),
         "older": ("no such directory", "name artifacts/older"),
         "nothing/like/it": ("no such directory", "xectool runs   # lists them; those elsewhere: --root DIR"),
     }

@@ -249,13 +249,15 @@ def _unsafe_or_garbled(path: Path, error: Exception) -> CheckpointError:
     PyTorch's own list of unsafe names is of archives that it wrote, and of their own pickle only.
     """
     try:
-        found = reading.read(path).unsafe
-    except CheckpointError:
-        found = []
+        found, said = reading.read(path).unsafe, None
+    except CheckpointError as damage:
+        found, said = [], damage
     refused = isinstance(error, pickle.UnpicklingError)
     unsafe = sorted({item.name for item in found if refused or item.trust == Trust.CODE.value})
     if not unsafe:
-        reason = next(iter(str(error).splitlines()), "")
+        if said is not None and said.code == "XT-CKPT-CORRUPT":
+            return said  # in words of its own: where it ends, and what is missing
+        reason = next(iter(str(error).splitlines()), "").partition(" This is an internal miniz error")[0]
         return _not_a_checkpoint(path, reason if refused else f"{type(error).__name__}: {reason}")
     problem = f"the file would run code when loaded, so it was not: it contains {', '.join(unsafe[:5])}"
     fix = "ask its author for a state_dict saved with tensors and plain types only"

@@ -27,7 +27,7 @@ def impossible_truths(code: str, facts: DataFacts, task: str, scan: TargetScan) 
     trained = _trained(facts)
     first = scan.first_impossible
     assert first is not None
-    exclude = _exclude(facts) if task in trained else None
+    exclude = leaving_out_odd(facts) if task in trained else None
     is_learnt = task in trained and facts.is_training and len(_events(facts.sample, trained)) > _room(facts)
     yield Finding(
         code,
@@ -57,10 +57,22 @@ def _events(sample: Sample, tasks: Iterable[str]) -> dict[tuple[str, int], None]
     return {(path, int(entry)): None for scan in scans for path, entries in scan.impossible for entry in entries}
 
 
-def _exclude(facts: DataFacts) -> str:
-    """Return the setting for all samples of a run, of which a second one would undo the first; empty for too many."""
-    events = [event for sample in facts.together or (facts.sample,) for event in _events(sample, _trained(facts))]
-    return in_shell(leaving_out(facts.settings.data, *events)) if len(events) <= MOST_NAMED else ""
+def leaving_out_odd(facts: DataFacts) -> str:
+    """Return the setting without the truths that cannot be or were never filled, of all samples of a run.
+
+    A second setting would undo the first. Empty where they are too many to name; the never filled alone are left to it
+    where only they are.
+    """
+    samples, trained = facts.together or (facts.sample,), _trained(facts)
+    beyond = [event for sample in samples for event in _events(sample, trained)]
+    empty = [event for sample in samples for event in _never_filled(sample, trained)]
+    events = dict.fromkeys((*beyond, *(empty if len(empty) <= MOST_NAMED else ())))
+    return in_shell(leaving_out(facts.settings.data, *events)) if 0 < len(events) <= MOST_NAMED else ""
+
+
+def _never_filled(sample: Sample, tasks: Iterable[str]) -> list[tuple[str, int]]:
+    scans = (scan for task, scan in sample.targets.items() if task in tasks)
+    return [(path, int(entry)) for scan in scans for path, entries in scan.zeros for entry in entries]
 
 
 def in_other_unit(task: str, scan: TargetScan) -> bool:

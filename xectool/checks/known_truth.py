@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from xectool.checks.data_facts import DataFacts, event_place
+from xectool.checks.facts import arguments
 from xectool.checks.targets import TargetScan
 from xectool.config.root import RegressorConfig
 from xectool.config.truth_mends import nonfinite_truth_fix
@@ -18,6 +19,20 @@ def may_be_trained(facts: DataFacts, task: str) -> bool:
     config = facts.config
     named = config is None or (isinstance(config, RegressorConfig) and task in config.tasks.enabled())
     return named and not facts.is_compared
+
+
+def truth_not_there(code: str, facts: DataFacts) -> Iterator[Finding]:
+    """Yield the first file to compare with that lacks the truth of tasks which are trained: none can validate on it."""
+    tasks = facts.config.tasks.enabled() if isinstance(facts.config, RegressorConfig) else {}
+    named = {facts.settings.data.truth_branches[task]: f"the truth of task {task}" for task in tasks}
+    for file in (file for file in facts.sample.files if file.opened):
+        lacking = [branch for branch in named if branch not in {*file.names, *file.branches}]
+        if lacking:
+            told = ", ".join(f"'{branch}', {named[branch]}" for branch in lacking)
+            problem = f"'{file.path}' has no branch {told}: no training with this configuration can validate on it"
+            fix = f"xectool check-data {arguments(file.path, file.tree)}   # as a training reads it"
+            yield Finding(code, Severity.WARNING, problem, f"{file.where} branch {lacking[0]}", fix=fix)
+            return
 
 
 def known_truth_findings(code: str, facts: DataFacts, task: str, scan: TargetScan) -> Iterator[Finding]:

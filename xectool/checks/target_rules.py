@@ -10,7 +10,7 @@ import numpy as np
 
 from xectool.checks.cells import Cell
 from xectool.checks.data_facts import DataFacts, event_place
-from xectool.checks.impossible_truth import impossible_truths, in_other_unit
+from xectool.checks.impossible_truth import impossible_truths, in_other_unit, leaving_out_odd
 from xectool.checks.known_truth import known_truth_findings, may_be_trained
 from xectool.checks.light import ORDER, TIMES
 from xectool.checks.sample import ANGLE_TOLERANCE
@@ -74,7 +74,7 @@ class TruthIsSound(Rule[DataFacts]):
             if scan.known > sum(count for _, count in scan.unfilled):
                 yield from self._values(facts, task, scan, where)
 
-    def _unfilled(self, task: str, scan: TargetScan, where: str) -> Iterator[Finding]:
+    def _unfilled(self, task: str, scan: TargetScan, where: str, without: str = "") -> Iterator[Finding]:
         """Yield a warning, at the file that has most of such events where not all have their part of them."""
         worst = sorted(scan.unfilled, key=lambda file: -file[1])
         empty, num_files = sum(count for _, count in worst), len(scan.file_means)
@@ -83,7 +83,8 @@ class TruthIsSound(Rule[DataFacts]):
         named = worst[:_SHOWN] if worst[0][1] * num_files > _MORE_THAN_ITS_PART * empty else []
         place = f"{named[0][0]} branch {scan.branch}" if named and num_files > 1 else where
         evidence = tuple(f"{path}: {counted(count, 'event')}" for path, count in named if num_files > 1)
-        found = self.warning(place, told_never_filled(task, empty, scan.known), NEVER_FILLED_FIX)
+        fix = f"--set {without}   # or {NEVER_FILLED_FIX}" if without else NEVER_FILLED_FIX
+        found = self.warning(place, told_never_filled(task, empty, scan.known), fix)
         yield replace(found, evidence=evidence)
 
     def _values(self, facts: DataFacts, task: str, scan: TargetScan, where: str) -> Iterator[Finding]:
@@ -94,7 +95,8 @@ class TruthIsSound(Rule[DataFacts]):
         else:
             yield from impossible_truths(self.code, facts, task, scan)
             yield from self._outlying(facts, task, scan)
-        yield from self._unfilled(task, scan, where)
+        without = leaving_out_odd(facts) if scan.zeros and may_be_trained(facts, task) else ""
+        yield from self._unfilled(task, scan, where, without)
         constant = bool((rows == rows[0]).all()) and len(rows) >= _FEWEST_EVENTS
         if constant:
             yield self._constant(facts, task, where, f"the truth of task {task} is {rows[0].tolist()} in every event")

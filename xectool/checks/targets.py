@@ -47,6 +47,7 @@ class TargetScan:
         odd_units: Files whose truth is in another unit, each judged by itself.
         file_orders: Files with the correlation of an event with the next, (D,), and how many pairs it rests on.
         unfilled: Files with events whose truth was never filled, and how many.
+        zeros: Files with entries whose truth is 0 in all components, as (n,).
         task: The task, whose range tells which truths are impossible; empty where that is not asked.
         impossible: Files with entries whose truth no event can have, as (n,).
         first_impossible: The first of them, by its largest number.
@@ -62,6 +63,7 @@ class TargetScan:
     odd_units: list[OddUnit] = field(default_factory=list)
     file_orders: list[tuple[str, Array, int]] = field(default_factory=list)
     unfilled: list[tuple[str, int]] = field(default_factory=list)
+    zeros: list[tuple[str, Array]] = field(default_factory=list)
     task: str = ""
     impossible: list[tuple[str, Array]] = field(default_factory=list)
     first_impossible: Cell | None = None
@@ -91,7 +93,10 @@ class TargetScan:
         chosen = values[rows].astype(np.float64)
         self.known += len(rows)
         self.nonpositive += int(np.count_nonzero((chosen <= 0).any(axis=1)))
-        self._zeros += int(np.count_nonzero((chosen == 0).all(axis=1)))
+        zero = (chosen == 0).all(axis=1)
+        self._zeros += int(np.count_nonzero(zero))
+        if self.task in NEVER_ZERO and zero.any():
+            self.zeros.append((place.path, place.entries[rows[zero]]))
         self._extremes(chosen, rows, place)
         self._beyond(chosen, rows, place)
         self.kept.add(chosen)

@@ -63,6 +63,8 @@ def _frame(run: str, view: LiveView) -> Group:
     from rich.console import Group
     from rich.text import Text
 
+    from xectool.engine.metric_tables import named_rows
+
     report = view.report
     lines = [Text(f"{run}: {report.verdict}", style="red" if report.bad else "green")]
     if view.steps:
@@ -76,8 +78,7 @@ def _frame(run: str, view: LiveView) -> Group:
         age = duration(rank.phase_age_s)
         lines.append(Text(f"rank {rank.rank:<5} {rank.state}, {rank.phase} for {age}, {memory}{device}"))
     lines += [Text(line, style="yellow") for line in view.events]
-    metrics = [[name, number] for name, number in view.metrics.items()]
-    drawn = [table("last epoch", ["metric", "value"], metrics)] if metrics else []
+    drawn = [table("last epoch", ["metric", "value"], named_rows(view.metrics))] if view.metrics else []
     return Group(*lines, *drawn)
 
 

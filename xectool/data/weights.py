@@ -86,7 +86,7 @@ class SampleReweighter:
                 raise ConfigError(
                     f"events are to be weighed by {task}, whose truth is not read because the task is off",
                     where=f"reweighting.{task}.enabled",
-                    fix=f"--set tasks.{task}.enabled=true, or --set reweighting.{task}.enabled=false",
+                    fix=f"--set tasks.{task}.enabled=true   # or --set reweighting.{task}.enabled=false",
                 )
             parts = [source.truth(index, task) for index in range(len(source.files))]
             truth = np.concatenate(parts).astype(np.float64)

@@ -25,6 +25,7 @@ from xectool.diagnosis.rules.data import (
     InvalidReadings,
 )
 from xectool.diagnosis.rules.divergence import Diverged
+from xectool.diagnosis.rules.guards_off import GuardsOff
 from xectool.diagnosis.rules.heads import UntrainedHead
 from xectool.diagnosis.rules.inputs import FilesDiffer, InputScale, SensorOrder
 from xectool.diagnosis.rules.killed import Killed
@@ -62,7 +63,8 @@ from xectool.diagnosis.rules.surroundings import (
     ZeroGradient,
 )
 from xectool.diagnosis.rules.throughput import CheckpointSlow, LoaderSlow, Recompiling
-from xectool.diagnosis.rules.truth import ImpossibleTruth, TargetScale, TruthElsewhere
+from xectool.diagnosis.rules.truth import ImpossibleTruth, TargetScale
+from xectool.diagnosis.rules.truth_elsewhere import TruthElsewhere
 from xectool.diagnosis.rules.uneven_ranks import UnevenRanks
 from xectool.errors import counted
 from xectool.findings import Severity
@@ -82,12 +84,16 @@ RULES: Final[tuple[DiagnosisRule, ...]] = (
     LoaderSlow(),
     CheckpointSlow(), Recompiling(), TrackerStalled(), LazyState(), Failed(), ClippingMostSteps(), CompileSuppressed(),
     CudagraphSkipped(), Nondeterministic(), ZeroGradient(), AverageBeyondRun(), WorseThanConventional(),
+    GuardsOff(),
 )  # fmt: skip
 """All rules in the order of suspicion: data, input scale, loss domain, precision, then learning rate; the rest by
 how directly it ends a run."""
 
 _COSTS_TIME: Final = frozenset({"XT-LOADER-SLOW", "XT-CKPT-SLOW", "XT-RECOMPILE", "XT-DB-LOCKED", "XT-TRACKER-DOWN"})
 """What makes a run slow and leads to nothing else comes after whatever ended or spoiled it."""
+
+_OF_A_SOUND_RUN: Final = frozenset({WorseThanConventional.code, NoLearning.code, Collapsed.code, GuardsOff.code})
+"""Notes that say little, and whose line cures nothing, while anything but the speed of a run is wrong."""
 
 LEADING: Final = {
     AverageBeyondRun.code: "see the note on its averaged weights",
@@ -113,8 +119,15 @@ def diagnose(evidence: Evidence, rules: Sequence[DiagnosisRule] = RULES) -> Diag
         opinions += _asked(rule, evidence)
     ranked = rank(opinions, [rule.code for rule in rules])
     causes = with_all_left_out(evidence, [cause for cause in ranked if cause.severity is not Severity.INFO])
-    notes = tuple(cause for cause in ranked if cause.severity is Severity.INFO)
+    notes = tuple(_beside(cause, causes) for cause in ranked if cause.severity is Severity.INFO)
     return Diagnosis(verdict(causes, evidence, notes), causes, notes, tuple(ran), skipped)
+
+
+def _beside(note: Cause, causes: Sequence[Cause]) -> Cause:
+    """Return a note without its line where a cause explains it: to train on, or at another rate, cures nothing then."""
+    faults = [cause for cause in causes if cause.code not in _COSTS_TIME]
+    is_explained = bool(note.follows) or (note.code in _OF_A_SOUND_RUN and bool(faults))
+    return replace(note, fix="") if is_explained and causes else note
 
 
 def _asked(rule: DiagnosisRule, evidence: Evidence) -> list[Opinion]:

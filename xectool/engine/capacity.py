@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from xectool.config.host_memory import host_memory_bytes
@@ -62,7 +62,13 @@ def without_memory(rules: Report) -> Report:
     return Report(tuple(item for item in rules if not _refused(item)))
 
 
-def shortage(config: RunConfig, device: Device, amp: str, limits: Mapping[str, int]) -> Report:
+def _nothing() -> None:
+    """Tell nobody."""
+
+
+def shortage(
+    config: RunConfig, device: Device, amp: str, limits: Mapping[str, int], begins: Callable[[], None] = _nothing
+) -> Report:
     """Return what of a run does not fit.
 
     Costs nothing where the run is obviously small: the crude bound of its step is below half of the memory, and fits
@@ -74,6 +80,7 @@ def shortage(config: RunConfig, device: Device, amp: str, limits: Mapping[str, i
         device: Where it trains.
         amp: Precision, resolved for the device.
         limits: What limits the memory of one rank, in bytes, by its name.
+        begins: Called before the step is estimated.
 
     Raises:
         XecError: The network cannot be built.
@@ -82,6 +89,7 @@ def shortage(config: RunConfig, device: Device, amp: str, limits: Mapping[str, i
     host = sum(host_memory_bytes(config, on_gpu=device.is_gpu).values()) + (0 if device.is_gpu else step)
     if step <= _SMALL * min(device.total_bytes, *limits.values()) and host <= HOST_SHARE * min(limits.values()):
         return Report()
+    begins()
     for closer in (False, True):
         result = estimated(config, device, amp, limits, closer)
         if result.fits:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from xectool.checks.catalogue import DATA_CHECKS, VALUE_CHECKS
 from xectool.checks.data_facts import VALIDATION, DataFacts
 from xectool.checks.file_rules import FILE_RULES
+from xectool.checks.known_truth import truth_not_there
 from xectool.checks.running import Inspection, Progress, Silent, inspect_sample, repeated_events, shared_events
 from xectool.checks.sample import EVENTS_A_FILE, Sample, ScanSettings
 from xectool.checks.sandbox import TIME_LIMIT_S
@@ -267,5 +268,7 @@ def _aside(facts: DataFacts) -> list[Finding]:
         values = run_rules(VALUE_CHECKS, replace(facts, config=None) if facts.is_compared else facts).report
         worst = Severity.WARNING if facts.is_compared else Severity.ERROR
         found += [replace(item, severity=worst) if item.severity is Severity.ERROR else item for item in values]
+    if facts.is_compared:
+        found += truth_not_there("DAT-04", facts)
     told = (item for item in found if item.severity is not Severity.INFO)
     return [replace(item, problem=f"{title}: {item.problem}", fix=item.fix.replace(out, "")) for item in told]

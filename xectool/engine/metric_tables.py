@@ -62,6 +62,11 @@ def other_rows(metrics: Mapping[str, float]) -> Rows:
     return [[with_unit(name), _known(metrics[name])] for name in rest]
 
 
+def named_rows(metrics: Mapping[str, float]) -> Rows:
+    """Return all metrics in their order, each with its unit."""
+    return [[with_unit(name), _known(value)] for name, value in metrics.items()]
+
+
 def _of_faces(metrics: Mapping[str, float]) -> Iterator[Named]:
     named = (find_metric(name) for name in metrics)
     return (one for one in named if one is not None and "face" in one.words)

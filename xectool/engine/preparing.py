@@ -82,7 +82,7 @@ def prepare(config: str | Path, *, overrides: Sequence[str] = (), observer: Obse
     settings = load_config(config, overrides).config
     if settings.data.cache == "off":
         raise UsageError(
-            "the cache is off", where="data.cache: off", fix="--set data.cache=auto, or data.cache: ./cache"
+            "the cache is off", where="data.cache: off", fix="--set data.cache=auto   # or --set data.cache=./cache"
         )
     data = open_data(settings, prepares=True)
     event_weights(data.config, data.train, data.tables)
@@ -198,5 +198,5 @@ def _not_built(path: str, reason: str) -> Finding:
         severity=Severity.ERROR,
         problem=f"the events of {path} were not copied: {reason}",
         where=path,
-        fix="--set data.cache_precision=compact, --set data.cache_limit_gb=GB, or another data.cache",
+        fix="--set data.cache_precision=compact   # or --set data.cache_limit_gb=GB, or another data.cache",
     )

@@ -39,7 +39,8 @@ SYMBOLS = (
     "Errors: from 200 resamplings of the events.  Horizontal bars: range of the bin, the point at its mean."
 )
 FIT_SYMBOLS = (
-    "\n$E$ in GeV; $\\oplus$: added in quadrature; intervals 68 %, from $\\chi^2$ minimised over the other terms; "
+    "\nIn the formula $E$ is in GeV; $\\oplus$: added in quadrature; intervals 68 %, from $\\chi^2$ minimised "
+    "over the other terms; "
     f"of a fit with $p$ < {LEAST_P_VALUE} no terms are told."
 )
 SIGNAL_MEV = (50.0, 55.0)
@@ -167,6 +168,7 @@ def _pulls(events: TaskPredictions) -> list[Panel]:
 def _energy_resolution(axes: Axes, truth_gev: FloatArray, relative_percent: FloatArray) -> None:
     """Draw sigma/E in bins of the true energy with the fitted calorimeter formula."""
     found = profile(1e3 * truth_gev, relative_percent, effective_width)
+    axes.set(xlabel="true $E$ [MeV]", ylabel=f"{SIGMA}$/E$ [%]")
     if not points(axes, found, BLUE):
         return
     fit = fit_energy_resolution(found.centre / 1e3, found.value / 100, found.error / 100)
@@ -178,7 +180,7 @@ def _energy_resolution(axes: Axes, truth_gev: FloatArray, relative_percent: Floa
         axes.plot(x, 100 * fit(x / 1e3), color=color, linestyle=style, linewidth=1.3, zorder=3)
         say(axes, f"$\\sigma/E = a\\,E^{{-1/2}} \\oplus b \\oplus c\\,E^{{-1}}$\n{fit.text()}", "upper right")
     top = float(np.max(found.value + found.error)) or 1.0
-    axes.set(xlabel="true $E$ [MeV]", ylabel=f"{SIGMA}$/E$ [%]", ylim=(0, 1.9 * top))
+    axes.set(ylim=(0, 1.9 * top))
 
 
 def opening_angle_deg(events: TaskPredictions) -> FloatArray:

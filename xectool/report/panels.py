@@ -52,7 +52,7 @@ def histogram(axes: Axes, residual: Quantity) -> None:
     """Draw a residual with its mean, sigma_eff and p68, in a range of five widths around the median."""
     values = residual.values
     if len(values) < MIN_BIN_EVENTS:
-        say_nothing_to_show(axes, counted(len(values), "event"))
+        _too_few(axes, len(values), residual.axis)
         return
     width, middle = effective_width(values), float(np.median(values))
     span = 5 * width or max(abs(middle), 1.0) * 1e-3
@@ -76,7 +76,7 @@ def size_histogram(axes: Axes, size: Quantity) -> None:
     """Draw a quantity that is never negative, with the line below which 68 % of the events lie."""
     values = size.values
     if len(values) < MIN_BIN_EVENTS:
-        say_nothing_to_show(axes, counted(len(values), "event"))
+        _too_few(axes, len(values), size.axis)
         return
     limit = contained_width(values)
     edges = np.linspace(0, max(4 * limit, 1e-12), _num_bins(len(values)) + 1)
@@ -93,7 +93,7 @@ def size_histogram(axes: Axes, size: Quantity) -> None:
 def versus(axes: Axes, truth: Quantity, prediction: FloatArray) -> None:
     """Draw prediction against truth as a two-dimensional histogram with the diagonal."""
     if len(prediction) < MIN_BIN_EVENTS:
-        say_nothing_to_show(axes, counted(len(prediction), "event"))
+        _too_few(axes, len(prediction), f"true {truth.axis}", f"predicted {truth.axis}")
         return
     low, high = _range(np.concatenate([truth.values, prediction]))
     bins = int(np.clip(np.sqrt(len(prediction)), 15, 60))
@@ -136,7 +136,7 @@ def pull_histogram(axes: Axes, pull: FloatArray) -> None:
     """Draw residual over predicted sigma beside the unit Gaussian."""
     pull = pull[np.isfinite(pull)]
     if len(pull) < MIN_BIN_EVENTS:
-        say_nothing_to_show(axes, counted(len(pull), "event"))
+        _too_few(axes, len(pull), "residual / predicted $\\sigma$")
         return
     edges = np.linspace(-5, 5, 51)
     counts = np.histogram(pull, edges)[0]
@@ -151,10 +151,16 @@ def pull_histogram(axes: Axes, pull: FloatArray) -> None:
     axes.set(xlabel="residual / predicted $\\sigma$", ylabel="events", ylim=(0, 1.45 * top), xlim=(-5, 5))
 
 
+def _too_few(axes: Axes, num_events: int, x: str, y: str = "events") -> None:
+    """Say in an empty panel what it would show, and how many events that takes."""
+    say_nothing_to_show(axes, f"{counted(num_events, 'event')}: drawn from {MIN_BIN_EVENTS} on")
+    axes.set(xlabel=x, ylabel=y)
+
+
 def points(axes: Axes, found: Profile, color: str, label: str | None = None) -> bool:
     """Draw a profile as points with errors; says so and returns False where there is none."""
     if len(found.value) == 0:
-        say_nothing_to_show(axes, f"fewer than {MIN_BIN_EVENTS} events")
+        say_nothing_to_show(axes, f"fewer than {MIN_BIN_EVENTS} events: drawn from {MIN_BIN_EVENTS} on")
         return False
     spread = [found.centre - found.low, found.high - found.centre]
     axes.errorbar(

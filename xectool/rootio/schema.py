@@ -51,11 +51,12 @@ def check_schema(file: EventFile, expected: Iterable[ExpectedBranch]) -> None:
 def _missing(file: EventFile, branches: Sequence[ExpectedBranch], known: Set[str]) -> DataFileError:
     """Return the error for all branches that are not there, so that all names are given at once."""
     first, found = branches[0], [_meant(file, branch, known) for branch in branches]
-    options = [f"--set {branch.option}={name or 'NAME'}" for branch, name in zip(branches, found, strict=True)]
+    named = [(branch, f"{branch.option}={name or 'NAME'}", name) for branch, name in zip(branches, found, strict=True)]
+    options = [setting if name else branch.without or setting for branch, setting, name in named]
     hint = f"did you mean '{found[0]}'?" if found[0] else ""
-    unknown = [branch.without for branch, name in zip(branches, found, strict=True) if branch.without and not name]
-    instead = f"; or without: --set {' --set '.join(unknown)}" if unknown else ""
-    error = file.missing_branch(first.name, fix=" ".join(options) + instead, meant=hint)
+    unknown = [setting for branch, setting, name in named if branch.without and not name]
+    instead = f"   # or name what holds it: --set {' --set '.join(unknown)}" if unknown else ""
+    error = file.missing_branch(first.name, fix=f"--set {' --set '.join(options)}{instead}", meant=hint)
     error.problem += f"; it is the {first.role}"
     if others := ", ".join(f"'{branch.name}' ({branch.role})" for branch in branches[1:]):
         error.problem += f"; neither are there {others}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import stat
@@ -15,6 +16,7 @@ from xectool.runlog.storage import LINES_FILE, RECORD_DIR, attempt_dir, attempts
 _PAGE: Final = re.compile(rf"\s(/\S.*)/{RECORD_DIR}/a\d+/rank\d+\.(?:status|workers)$", re.MULTILINE)
 _LARGEST_BYTES: Final = 1 << 30  # events.jsonl stops at 64 MiB but for epochs, all steps keep within 256 MiB
 _READ: Final = (".yaml", ".json", ".jsonl", ".log")  # beside the record; what else lies in the directory is the user's
+_NEAR: Final = 0.7  # likeness of two names; that of run1 and run2 is 0.75
 LISTING: Final = "xectool runs   # lists them; those elsewhere: --root DIR"
 _LEVELS: Final = 4
 _MOST_LOOKED_AT: Final = 2000  # directories; 20 us each
@@ -178,4 +180,14 @@ def _meant(given: Path) -> Path | None:
         return around or newest_run(given)
     beside = (path.parent for path in given.parent.glob(f"*/{RECORD_DIR}"))
     known = {run.name: run for run in (*run_dirs(USUAL_DIR), *beside)}
-    return next((known[name] for name in nearest(given.name, known, 1)), None)
+    return next((known[name] for name in nearest(given.name, known, 1) if _is_near(given.name, name)), None)
+
+
+def _is_near(given: str, name: str) -> bool:
+    """Return whether a run may be meant by a name: runs of one series have much in common, and are other runs.
+
+    >>> [_is_near(given, "hugeoff") for given in ("hugeof", "huge", "zerooff")]
+    [True, True, False]
+    """
+    alike = difflib.SequenceMatcher(None, given.lower(), name.lower()).ratio() >= _NEAR
+    return alike or name.lower().startswith(given.lower())

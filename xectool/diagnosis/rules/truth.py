@@ -6,17 +6,18 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from xectool.config.tasks import TASK_WIDTHS, TRUTH_BRANCHES
+from xectool.config.tasks import TASK_WIDTHS
 from xectool.detector.truth_ranges import likely_unit, told_never_filled
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
-from xectool.diagnosis.evidence.incidents import mapping, number, whole
+from xectool.diagnosis.evidence.files import train_files
+from xectool.diagnosis.evidence.incidents import identities, mapping, number, whole
 from xectool.diagnosis.excluded import blamed, is_counted_in_vain
 from xectool.diagnosis.rules.data import SINGLE_EVENTS, file_of
-from xectool.diagnosis.rules.inputs import check_beside
+from xectool.diagnosis.rules.truth_elsewhere import elsewhere
+from xectool.errors import listed
 from xectool.findings import Severity
-from xectool.runlog.records import EventRecord
 
 TARGET_RANGE: Final = 1e3
 """Largest spread of a target inside the network, and one over the smallest: it should be 1. Energy in GeV has 0.013,
@@ -29,40 +30,6 @@ FEWEST_MARKS: Final = 3
 ALIKE: Final = 0.9  # of the impossible truths, where they are a mark
 MOST_FAR: Final = 0.05  # of the events: as many as a run leaves out, beside SINGLE_EVENTS
 CONSTANT_STD: Final = 1e-12  # less than this is the rounding of a truth that is the same in all events
-
-
-class TruthElsewhere(DiagnosisRule):
-    """The true position is where the light is, and the true energy is as much as the light."""
-
-    code = "XT-TRUTH-ELSEWHERE"
-    title = "the truth does not follow the light"
-
-    def look(self, evidence: Evidence) -> Iterator[Cause]:
-        """Report a truth of other events, or of something else."""
-        told = {(_task(event), event.data.get("meaning")): event for event in reversed(evidence.of("truth_elsewhere"))}
-        if not told:
-            return
-        tasks = dict.fromkeys(task for task, _ in told)
-        branches = {task: evidence.setting(f"data.truth_branches.{task}", TRUTH_BRANCHES[task]) for task in tasks}
-        other = [
-            f"data.truth_branches.{task}={usual}" for task in tasks if branches[task] != (usual := TRUTH_BRANCHES[task])
-        ]
-        problems = (
-            f"{task}: {event.message}: {meaning or 'it is of other events, or something else'}"
-            for (task, meaning), event in told.items()
-        )
-        yield Cause(
-            code=self.code,
-            confidence=0.85,
-            problem="; ".join(problems),
-            evidence=tuple(f"data.truth_branches.{task}: {branch}" for task, branch in branches.items()),
-            fix=fixes.train_again(evidence, *other, name="truth")
-            if other
-            else _check_files_of(evidence, list(told.values())),
-            severity=Severity.WARNING,
-            step=1,
-            symptom="truth elsewhere",
-        )
 
 
 class TargetScale(DiagnosisRule):
@@ -119,17 +86,26 @@ class TargetScale(DiagnosisRule):
         for task, told in (known.get("target_impossible") or {}).items():
             if 0 < _count(told) <= max(1.0, MOST_FAR * _num_train(evidence)):
                 found.pop(task, None)  # a single event, or a few of very many, make that spread
+        mixed = {}
         for task, unit in (known.get("target_unit") or {}).items():
+            if some := _some_files(evidence, known, task):
+                mixed[task] = f"{task}: the truth seems to be in {unit.partition(' in ')[0]} in {some}"
             found.setdefault(task, f"{task}: the truth seems to be in {unit}, not in {UNITS.get(task, '1')}")
+        found |= {task: f"{text}, not in {UNITS.get(task, '1')}" for task, text in mixed.items()}
         for task in _marks(known, _num_train(evidence)):
             found.pop(task, None)
-        for task in _elsewhere(evidence, "train"):
+        for task in elsewhere(evidence, "train"):
             found.pop(task, None)  # in another unit it would follow the light as well
         if found:
             yield Cause(
                 code=self.code,
                 confidence=0.9,
-                problem="; ".join(found.values()) + ": what is predicted is in that other unit, too",
+                problem="; ".join(found.values())
+                + (
+                    ": the network is to learn both units as one"
+                    if mixed.keys() >= found.keys()
+                    else ": what is predicted is in that other unit, too"
+                ),
                 evidence=tuple(f"{task}: spread {spreads.get(task, math.nan):.3g}" for task in found),
                 fix=_check_odd_files(evidence, known.get("target_unit_files"), list(found), "train"),
                 severity=Severity.WARNING,
@@ -142,7 +118,7 @@ class TargetScale(DiagnosisRule):
         units = {
             task: f"{task}: the truth seems to be in {unit}, not in {UNITS.get(task, '1')}"
             for task, unit in (known.get("val_target_unit") or {}).items()
-            if task not in _elsewhere(evidence, "val")
+            if task not in elsewhere(evidence, "val")
         }
         if units:
             yield Cause(
@@ -191,11 +167,12 @@ class ImpossibleTruth(DiagnosisRule):
         most = min(max(SINGLE_EVENTS, MOST_FAR * num_train), num_train / 2) if num_train > 0 else 0.0
         single = {task: told for task, told in found.items() if 0 < number(told.get("count")) <= most}
         single = marks | {task: told for task, told in single.items() if task not in marks}
-        empty: Mapping[str, Any] = known.get("target_never_filled") or {}
+        zeros: Mapping[str, Any] = known.get("target_never_filled") or {}
+        empty = {task: one for task, one in zeros.items() if not is_counted_in_vain(evidence, one)}
         shown = [*single.items(), *empty.items()]
         if not shown or not num_train > 0:
             return
-        alone = all(_count(told) == 1 for _, told in shown)  # of several only the first is told
+        events = [place for task, told in shown if task not in marks or task in empty for place in _places(told)]
         problems = [_told_impossible(evidence, *one, is_mark=one[0] in marks) for one in single.items()]
         problems += [told_never_filled(task, _count(told), int(num_train)) for task, told in empty.items()]
         yield Cause(
@@ -210,7 +187,7 @@ class ImpossibleTruth(DiagnosisRule):
                 ),
             ),
             fix=fixes.check_files(evidence.run_dir, [file_of(evidence, told) for _, told in shown]),
-            blamed=blamed(evidence, [_place(told) for _, told in shown]) if alone else (),
+            blamed=blamed(evidence, events),
             severity=Severity.WARNING,
             step=1,
             symptom="impossible truth",
@@ -227,8 +204,12 @@ def _told_impossible(evidence: Evidence, task: str, told: Mapping[str, Any], *, 
     return f"{problem}, as {others} others: a mark of unknown truth that is neither NaN nor 1e10"
 
 
-def _place(told: Mapping[str, Any]) -> tuple[int, int]:
-    return whole(told.get("file"), -1), whole(told.get("entry"), -1)
+def _places(told: Mapping[str, Any]) -> list[tuple[int, ...]]:
+    """Return file and entry of all events of a count; none where not all of them are told."""
+    places = [identity for identity in identities(told.get("places")) if len(identity) == 2]
+    first = [(whole(told.get("file"), -1), whole(told.get("entry"), -1))]
+    found = places or first
+    return list(found) if len(found) == _count(told) else []
 
 
 def _count(told: Mapping[str, Any]) -> int:
@@ -241,18 +222,6 @@ def _far_shares(known: Mapping[str, Any], num_train: float) -> dict[str, float]:
         task: number(told.get("count")) / num_train for task, told in (known.get("target_never_filled") or {}).items()
     }
     return {task: number(share) - empty.get(task, 0.0) for task, share in (known.get("target_far") or {}).items()}
-
-
-def _task(event: EventRecord) -> str:
-    return str(event.data.get("task", "uvwFI"))
-
-
-def _check_files_of(evidence: Evidence, told: Sequence[EventRecord]) -> str:
-    """Return the command that judges the files of some events, each beside the others; all of a sample if none has."""
-    if all(event.data.get("files") for event in told):
-        return check_beside(evidence, [str(path) for event in told for path in event.data["files"]])
-    samples = {event.data.get("sample", "train") for event in told}
-    return fixes.check_named_files(evidence, "train" if "train" in samples else "val")
 
 
 def _marks(known: Mapping[str, Any], num_train: float) -> dict[str, Any]:
@@ -271,10 +240,12 @@ def _marks(known: Mapping[str, Any], num_train: float) -> dict[str, Any]:
     return found
 
 
-def _elsewhere(evidence: Evidence, sample: str) -> set[str]:
-    """Return the tasks whose truth in a sample follows the light in no unit."""
-    told = (event for event in evidence.of("truth_elsewhere") if event.data.get("sample", "train") == sample)
-    return {_task(event) for event in told if not event.data.get("meaning")}
+def _some_files(evidence: Evidence, known: Mapping[str, Any], task: str) -> str:
+    """Return which training files are in another unit, in words; empty where all are or it was not told of files."""
+    files, num_files = mapping(known.get("target_unit_files")).get(task), len(train_files(evidence.manifest))
+    if not isinstance(files, list) or not 0 < len(files) < num_files:
+        return ""
+    return f"{len(files)} of {num_files} files ({listed(map(str, files))})"
 
 
 def _check_odd_files(evidence: Evidence, told: object, tasks: Sequence[str], sample: str) -> str:

@@ -12,22 +12,28 @@ from xectool.config.root import RunConfig
 from xectool.engine.capacity import shortage
 from xectool.training.memory_estimate.device import GRAPH_MODES, Device
 from xectool.training.process.device import Execution
+from xectool.training.process.progress import Observer
 
 
-def require_memory(loaded: LoadedConfig, config: RunConfig, execution: Execution) -> None:
+def require_memory(loaded: LoadedConfig, config: RunConfig, execution: Execution, watching: Observer) -> None:
     """Refuse a step that does not fit, as `shortage` finds it.
 
     Args:
         loaded: Knows where each key was written.
         config: What is trained.
         execution: Device and precision.
+        watching: Told where the step is estimated, which takes from some seconds to a minute.
 
     Raises:
         InvalidConfigError: Device (CFG-22) or host (CFG-20) do not suffice.
     """
     limits = memory_budgets(int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
     amp = {None: "off", torch.bfloat16: "bf16", torch.float16: "fp16"}[execution.autocast_dtype]
-    loaded.require(shortage(config, _device(config, execution, min(limits.values())), amp, limits))
+
+    def begins() -> None:
+        watching.phase("estimate the memory of a step", 0)
+
+    loaded.require(shortage(config, _device(config, execution, min(limits.values())), amp, limits, begins))
 
 
 def _device(config: RunConfig, execution: Execution, host_bytes: int) -> Device:

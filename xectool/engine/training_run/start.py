@@ -55,14 +55,16 @@ def shared_place(config: RunConfig, resume: str | None, ranks: Ranks) -> RunPlac
     return RunPlace(directory, store.load(path), path) if facts[1] else RunPlace(directory)
 
 
-def assemble(loaded: LoadedConfig, place: RunPlace, execution: Execution, ranks: Ranks) -> tuple[RunParts, RunData]:
+def assemble(
+    loaded: LoadedConfig, place: RunPlace, execution: Execution, ranks: Ranks, watching: Observer
+) -> tuple[RunParts, RunData]:
     """Open the data and put the run together.
 
     Raises:
         XecError: Configuration, memory or data do not allow it.
     """
     settings, late = settings_at(loaded.config, place)
-    require_memory(loaded, settings, execution)
+    require_memory(loaded, settings, execution, watching)
     apply_determinism(settings.training.deterministic)
     data = opened(loaded, place, settings, late)
     require_agreement(ranks, data_facts([*data.train.files, *data.val.files]))

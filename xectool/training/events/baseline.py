@@ -134,7 +134,7 @@ class Baseline:
             impossible=beyond,
             never_filled=empty,
             no_number=nonfinite,
-            findings=(*odd, *_beyond(config, samples, left_out), *_empty(empty, source)),
+            findings=(*odd, *_beyond(config, samples, left_out, empty)),
             left_out=left_out,
         )
 
@@ -229,10 +229,11 @@ def _in_other_units(*seen: UnitsOfTruth) -> tuple[Finding, ...]:
 
 def _beyond(
     config: RegressorConfig,
-    samples: Iterable[tuple[EventSource, Mapping[str, dict[str, Any]], Container[str]]],
+    samples: Sequence[tuple[EventSource, Mapping[str, dict[str, Any]], Container[str]]],
     left_out: Container[str],
+    empty: Mapping[str, dict[str, Any]],
 ) -> Iterator[Finding]:
-    """Yield a warning for each truth that cannot be, of the training events and of those of validation.
+    """Yield a warning for each truth that cannot be or was never filled, and for those of validation that cannot be.
 
     Where it is in another unit that is told instead. Few such events are named in a setting that leaves all of them
     out: a second one, of another task or sample, would undo the first.
@@ -243,9 +244,12 @@ def _beyond(
         for task, told in beyond.items()
         if task not in units
     ]
-    events = [(source.files[file].name, entry) for _, source, _, told in found for file, entry in told["places"]]
-    are_all = all(told["count"] == len(told["places"]) for *_, told in found) and len(set(events)) <= MOST_NAMED
-    exclude = in_shell(leaving_out(config.data, *events)) if are_all else ""
+    trained = samples[0][0]
+    few = [(trained, told) for told in empty.values() if told["count"] == len(told["places"])]
+    counts = [(source, told) for _, source, _, told in found] + few
+    events = [(source.files[file].name, entry) for source, told in counts for file, entry in told["places"]]
+    are_all = all(told["count"] == len(told["places"]) for _, told in counts) and len(set(events)) <= MOST_NAMED
+    exclude = in_shell(leaving_out(config.data, *events)) if are_all and events else ""
     for index, source, task, told in found:
         file, branch = source.files[told["file"]], source.branches.truth[task]
         yield Finding(
@@ -256,16 +260,17 @@ def _beyond(
             where=f"{file.name} branch {branch} entry {told['entry']}",
             fix=impossible_truth_fix(file.path, file.tree, branch, task, len(source.files), exclude),
         )
+    yield from _empty(empty, trained, exclude if few else "")
 
 
-def _empty(never_filled: Mapping[str, dict[str, Any]], source: EventSource) -> Iterator[Finding]:
+def _empty(never_filled: Mapping[str, dict[str, Any]], source: EventSource, exclude: str) -> Iterator[Finding]:
     for task, found in never_filled.items():
         yield Finding(
             "DAT-16",
             Severity.WARNING,
             told_never_filled(task, found["count"], source.num_events),
             where=f"{source.files[found['file']].name} branch {source.branches.truth[task]} entry {found['entry']}",
-            fix=NEVER_FILLED_FIX,
+            fix=f"--set {exclude}   # or {NEVER_FILLED_FIX}" if exclude else NEVER_FILLED_FIX,
         )
 
 

@@ -46,7 +46,7 @@ def memory_faults(config: RunConfig, phase: str) -> Iterator[None]:
         raise OutOfMemory(
             f"the host ran out of memory: {str(error) or 'MemoryError'}",
             where=phase,
-            fix=f"--set data.chunksize={max(1, config.data.chunksize // 2)} or fewer data.num_workers; {smaller}",
+            fix=f"--set data.chunksize={max(1, config.data.chunksize // 2)}   # or fewer data.num_workers; {smaller}",
             code="XT-OOM-HOST",
         ) from error
     except RuntimeError as error:
