@@ -95,3 +95,18 @@ def test_a_run_that_took_no_step_is_not_gone_on_with(tiny_config: Config, in_ns:
     assert cause.code == "XT-INPUT-SCALE"
     assert any(line.startswith("also: the run ended with an error") for line in cause.evidence)
     assert "--resume" not in " ".join((*cause.evidence, cause.fix))
+
+
+def test_a_marker_of_no_reading_among_the_readings_is_named(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path
+) -> None:
+    """A spread out of bounds was all that was said of -999."""
+    with uproot.open(tiny_data / "train_000.root") as file:
+        columns = dict(file["tree"].arrays(library="np"))
+    columns["relative_time"][:, ::2] = -999.0
+    path = tmp_path / "marked.root"
+    with TreeWriter(path, {key: (v.dtype.str[1:], v.shape[1:]) for key, v in columns.items()}) as writer:
+        writer.extend(columns)
+    ((severity, found),) = dry(tiny_config(data={"train_path": str(path)}))
+    assert severity == "error"
+    assert "; -999 looks like your marker of 'no reading' (in " in found.problem

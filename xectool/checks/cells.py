@@ -14,16 +14,21 @@ import numpy.typing as npt
 
 from xectool.checks.stretches import Stretch, StretchScan, face_sums
 from xectool.checks.sums import SensorSums
-from xectool.detector.constants import DEAD_EVENTS, DEAD_VALUE, LARGEST_NPHO, NUM_SENSORS, UNKNOWN_ABOVE
+from xectool.detector.constants import (
+    DEAD_EVENTS,
+    DEAD_VALUE,
+    LARGEST_NPHO,
+    LARGEST_TIME_S,
+    NUM_SENSORS,
+    UNKNOWN_ABOVE,
+)
 
 Array = npt.NDArray[Any]
 
 KEPT_CELLS: Final = 10
 BLANK_RUN: Final = 128
 """Successive zeros of one event that look like a sector (512 bytes) of a disk that was never written."""
-# What no sensor can deliver, so a damaged byte or another unit: an event lasts microseconds. Below the smallest number
-# only the exponent of a float was hit.
-LARGEST_TIME_S: Final = 1e-5
+# What no sensor can deliver: below the smallest number only the exponent of a float was hit.
 SMALLEST_ABS: Final = {"npho": 1e-12, "time": 1e-21}
 _MARKER_WIDTH: Final = 1e-3 * DEAD_VALUE
 _MARKED: Final = 0.01  # of all readings; damage is rarer

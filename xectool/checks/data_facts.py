@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
-from xectool.checks.cells import LARGEST_TIME_S, Cell
+from xectool.checks.cells import Cell
 from xectool.checks.health import SensorHealth, neighbour_likeness, sensor_health
 from xectool.checks.identity import Repeated
 from xectool.checks.sample import Sample, ScanSettings
@@ -18,10 +19,11 @@ from xectool.checks.spread import NormalizedRow, RawRow, normalized_table, raw_t
 from xectool.config.host_memory import NumEvents, host_memory_bytes
 from xectool.config.root import RunConfig
 from xectool.detector import faces
-from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.detector.constants import LARGEST_TIME_S, UNKNOWN_ABOVE
 from xectool.errors import XecError, event_named, in_shell
 
 _NEARLY_ALL: Final = 0.99  # of the readings; noise leaves single times of any size
+EXPLAIN_UNITS: Final = "xectool explain units   # compare the units"
 VALIDATION: Final = "validation sample"
 """What findings of validation files begin with."""
 
@@ -139,7 +141,7 @@ class DataFacts:
     def cure(self, channel: str) -> str:
         """Return the constants of a channel that suit the readings, to paste, or where to look if none would."""
         own = {name: value for name, value in self.suggested.items() if name.startswith(channel)}
-        return settings_line(own) or "compare the units: xectool explain units"
+        return settings_line(own) or EXPLAIN_UNITS
 
     @cached_property
     def likeness(self) -> list[Likeness]:
@@ -158,6 +160,18 @@ def sensor_place(cell: Cell, branch: str) -> str:
     """Return file, branch, entry, run, event, sensor and face of a reading."""
     face = faces.FACES[int(faces.face_ids()[cell.sensor])]
     return f"{event_place(cell, branch)} sensor {cell.sensor} face {face}"
+
+
+def places_of_values(cells: Sequence[Cell], branch: str) -> tuple[str, ...]:
+    """Return the place and the value of readings; of equal ones the first place, and how many have that value."""
+    same: dict[float, list[Cell]] = {}
+    for cell in cells:
+        same.setdefault(cell.value, []).append(cell)
+    return tuple(
+        f"{sensor_place(first, branch)}: {value:g}"
+        + (f" ({1 + len(more)} of the first {len(cells)} have this value)" if more else "")
+        for value, (first, *more) in same.items()
+    )
 
 
 def event_place(cell: Cell, branch: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar, Final
 
 from xectool.checks.cells import CellCounts
-from xectool.checks.data_facts import DataFacts, sensor_place
+from xectool.checks.data_facts import DataFacts, places_of_values, sensor_place
 from xectool.checks.facts import FileFacts, Trouble
 from xectool.checks.truth_guesses import guessed
 from xectool.config.inputs import is_remote
@@ -159,7 +159,7 @@ class FilesAreWhole(TroubleRule):
             reason = "another unit is the usual reason where most of a branch is"
             fix = again
             topic = "units"
-        shown = tuple(f"{sensor_place(cell, branch)}: {cell.value:g}" for cell in first)
+        shown = places_of_values(first, branch)
         many = f"{counts.impossible} readings" if counts.impossible > 1 else "one reading"
         yield Finding(
             self.code,

@@ -18,6 +18,7 @@ from xectool.checks.filled import Filled, count_filled
 from xectool.checks.health import MIN_CONSTANT, MIN_EVENTS, FileHealth, neighbour_likeness
 from xectool.checks.identity import IdentityBlock, hash_numbers, lonely_numbers
 from xectool.checks.light import FEWEST_EVENTS, JUDGED_TASKS, light_misfits
+from xectool.checks.markers import FileMarkers
 from xectool.checks.normalizing import NphoMap
 from xectool.checks.reading import SensorBlock, SensorStream, block_edges, read_small, read_together, spread_out
 from xectool.checks.stretches import Stretch
@@ -48,6 +49,7 @@ class Sample:
         verdicts: What each usable file has of the wanted branches, by path and tree.
         troubles: What was wrong while reading.
         counts: Readings that are no numbers or impossible, by path and tree: photons and times.
+        markers: Markers of no reading, by path and tree; they are hidden from all that is counted.
         cells: Sums of the readings.
         events: Some events, kept.
         targets: Truth by task.
@@ -70,6 +72,7 @@ class Sample:
     verdicts: dict[str, BranchVerdict] = field(default_factory=dict)
     troubles: list[Trouble] = field(default_factory=list)
     counts: dict[str, tuple[CellCounts, CellCounts]] = field(default_factory=dict)
+    markers: dict[str, FileMarkers] = field(default_factory=dict)
     cells: CellScan = field(default_factory=lambda: CellScan(0.0, 0.0))
     events: EventReservoir = field(default_factory=EventReservoir)
     targets: dict[str, TargetScan] = field(default_factory=dict)
@@ -172,6 +175,7 @@ class SampleScan:
         self.sample.verdicts[facts.where] = verdict
         counts = CellCounts("npho"), CellCounts("time")
         self.sample.counts[facts.where] = counts
+        markers = self.sample.markers[facts.where] = FileMarkers(self.settings.normalization)
         began, kept = time.perf_counter(), EventReservoir(_EVENTS_OF_FILE)
         if (filled := count_filled(file, facts, self.blocks_of(file), self._failed)) is not None:
             self.sample.filled[facts.where] = filled
@@ -179,6 +183,7 @@ class SampleScan:
             entries, npho, time_ = self._served(block.start, block.npho, block.time)
             block = SensorBlock(block.start, npho, time_)
             place = Place(facts.where, entries, runs[entries], events[entries])
+            markers.hide(npho, time_, place)
             for part in block.parts():
                 self.sample.cells.add(block.npho[part], block.time[part], place.rows(part), counts)
                 self._contents(block.npho[part], place.rows(part))

@@ -8,12 +8,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from xectool.checks.cells import LARGEST_TIME_S, CellScan, EventReservoir
+from xectool.checks.cells import CellScan, EventReservoir
 from xectool.checks.normalizing import NphoMap
 from xectool.checks.sums import SensorSums
 from xectool.config.normalization import TIME_SCALES_S, NormalizationConfig
 from xectool.detector import faces
-from xectool.detector.constants import LARGEST_NPHO, UNKNOWN_ABOVE
+from xectool.detector.constants import LARGEST_NPHO, LARGEST_TIME_S, UNKNOWN_ABOVE
 
 Array = npt.NDArray[Any]
 

@@ -35,13 +35,13 @@ _ROUND_LOSSES: Final = ("smooth_l1", "huber", "relative_smooth_l1")
 _UNLIKE: Final = 0.3
 _SHOWN: Final = 10
 _FEWEST_EVENTS: Final = 20
-_ORDER_FIX: Final = "write sensors in the order of the geometry: xectool explain DAT-25"
-_SAME_EVENT: Final = "of the same event: xectool explain XT-TRUTH-ELSEWHERE"
+_ORDER_FIX: Final = "xectool explain DAT-25   # write sensors in the order of the geometry"
+_SAME_EVENT: Final = "xectool explain XT-TRUTH-ELSEWHERE   # write"
 _TRUTH_FIXES: Final = {
-    "uvwFI": f"write the point of the first conversion {_SAME_EVENT}",
-    "angle": f"write the direction of the photon {_SAME_EVENT}",
-    "angleVec": f"write the direction of the photon {_SAME_EVENT}",
-    "energy": f"write the energy of the photon {_SAME_EVENT}",
+    "uvwFI": f"{_SAME_EVENT} the point of the first conversion of the same event",
+    "angle": f"{_SAME_EVENT} the direction of the photon of the same event",
+    "angleVec": f"{_SAME_EVENT} the direction of the photon of the same event",
+    "energy": f"{_SAME_EVENT} the energy of the photon of the same event",
 }
 
 _MORE_THAN_ITS_PART: Final = 1.5

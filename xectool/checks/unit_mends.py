@@ -23,12 +23,23 @@ def units_of_truth(facts: DataFacts, task: str, scan: TargetScan) -> UnitsOfTrut
 
 
 def unit_mends(facts: DataFacts) -> Iterator[UnitMend]:
-    """Yield the branches in another unit whose factor is known, of all files of a sample."""
+    """Yield the branches in another unit whose factor is known, or with markers, of all files of a sample."""
+    yield from _of_readings(facts)
+    for task, scan in facts.sample.targets.items():
+        if scan.known:
+            yield from units_of_truth(facts, task, scan).mends()
+
+
+def _of_readings(facts: DataFacts) -> Iterator[UnitMend]:
+    """Yield what mends photons and times: both the unit and the markers of a file."""
+    data, factors = facts.settings.data, dict[str, float]()
     for item in () if facts.exchanged else impossible_counts(facts, channel=1):
         cells = item.first["impossible"]
         unit = likely_unit("timing", float(np.median([abs(cell.value) for cell in cells])))
         if factor := dict(RANGES["timing"].others).get(unit):
-            yield UnitMend(*facts.place_of(cells[0].path), facts.settings.data.time_branch, factor)
-    for task, scan in facts.sample.targets.items():
-        if scan.known:
-            yield from units_of_truth(facts, task, scan).mends()
+            factors[cells[0].path] = factor
+    for where, markers in facts.sample.markers.items():
+        if markers.npho:
+            yield UnitMend(*facts.place_of(where), data.npho_branch, 1.0, tuple(markers.npho))
+        if markers.time or where in factors:
+            yield UnitMend(*facts.place_of(where), data.time_branch, factors.get(where, 1.0), tuple(markers.time))

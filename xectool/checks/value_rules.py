@@ -9,9 +9,10 @@ from typing import Final
 import numpy as np
 
 from xectool.checks.cells import CellCounts
-from xectool.checks.data_facts import DataFacts, event_place, sensor_place
+from xectool.checks.data_facts import EXPLAIN_UNITS, DataFacts, event_place, places_of_values, sensor_place
 from xectool.checks.file_rules import impossible_counts
 from xectool.checks.light import SCALE
+from xectool.checks.marked import marker_findings
 from xectool.checks.sample import Sample
 from xectool.checks.sensor_rules import SensorsAreAlive
 from xectool.checks.spread import LARGEST_STD, SMALLEST_STD, NormalizedRow
@@ -34,8 +35,9 @@ class ReadingsAreNumbers(Rule[DataFacts]):
     title = "Values are finite"
 
     def check(self, facts: DataFacts) -> Iterator[Finding]:
-        """Yield each kind of odd number with its places, and a share of invalid readings that is too large."""
+        """Yield markers of no reading, odd numbers with their places, and a share of invalid ones that is too large."""
         data = facts.settings.data
+        yield from marker_findings(self.code, facts)
         for npho, time in facts.sample.counts.values():
             yield from self._kinds(npho, data.npho_branch)
             yield from self._kinds(time, data.time_branch)
@@ -69,7 +71,7 @@ class ReadingsAreNumbers(Rule[DataFacts]):
             "-Inf; the network sees the sentinel in their place",
             sensor_place(first[0], branch),
             tuple(f"{sensor_place(cell, branch)}: {cell.value}" for cell in first[:_SHOWN]),
-            "find out what wrote them: a marker of 'no reading' is 1e10",
+            "find out what wrote them; what is meant as 'no reading' may stay: 1e10, NaN and infinity are read so",
         )
 
     def _share(self, facts: DataFacts) -> Iterator[Finding]:
@@ -111,11 +113,9 @@ class PhotonsLieInTheDomain(Rule[DataFacts]):
             sensor_place(cells.below_first[0], branch),
             f"{cells.below_domain} readings ({100 * share:.3g} %) lie below the domain of normalization.npho_scheme: "
             f"{settings.npho_scheme}; each becomes the {settings.below_domain}",
-            "--set normalization.npho_scheme=log1p" if settings.npho_scheme != "log1p" else "compare the units",
+            "--set normalization.npho_scheme=log1p" if settings.npho_scheme != "log1p" else EXPLAIN_UNITS,
         )
-        yield replace(
-            found, evidence=tuple(f"{sensor_place(cell, branch)}: {cell.value:g}" for cell in cells.below_first)
-        )
+        yield replace(found, evidence=places_of_values(cells.below_first, branch))
 
 
 class NormalizedPhotonsFit(Rule[DataFacts]):

@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Final, NamedTuple
 
 from xectool.config.inputs import Place, input_name, place_of
-from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.detector.constants import DEAD_VALUE, UNKNOWN_ABOVE
 from xectool.errors import counted, in_shell
 from xectool.findings import Finding
 
@@ -20,31 +20,45 @@ _MOST_FILES: Final = 20
 _AT_ONCE: Final = "   # all units of "
 _PROGRAM: Final = (
     "import sys, shlex, numpy as np, uproot; cut = sys.argv.index('--'); end = sys.argv.index('--', cut + 1); "
-    "factors = {branch: float(factor) for branch, factor in (word.rsplit('=', 1) for word in sys.argv[1:cut])}; "
+    "mends = {branch: [*map(float, numbers.split(','))] for branch, numbers in "
+    "(word.rsplit('=', 1) for word in sys.argv[1:cut])}; "
     "types = lambda part: {key: (value.dtype, value.shape[1:]) for key, value in part.items()}; "
-    f"scaled = lambda values, factor: np.where(np.abs(values) < {UNKNOWN_ABOVE:g}, values * factor, values); "
-    "again = lambda part: part | {branch: scaled(part[branch], factor) for branch, factor in factors.items()}; "
-    "put = lambda out, name, part: ((out[name] if name in out else out.mktree(name, types(part))).extend(again(part)), "
+    "is_one = lambda values, odd: np.any([np.isclose(values, number, 1e-6, 0) for number in odd], 0); "
+    f"mended = lambda values, factor, *odd: np.where(is_one(values, odd), {DEAD_VALUE:g}, "
+    f"np.where(np.abs(values) < {UNKNOWN_ABOVE:g}, values * factor, values)); "
+    "again = lambda part: part | {branch: mended(part[branch], *numbers) for branch, numbers in mends.items()}; "
+    "put = lambda out, name, part: ((out[name] if name in out else out.mktree(name, types(part))).extend(part), "
     "len(next(iter(part.values()))))[1]; "
-    "[print(f'wrote {target}:', sum([put(out, name, part) for part in uproot.open(path)[name].iterate(library='np', "
-    "step_size=2000)]), f'events of {path}, with', *(f'{branch} x {factor:g}' for branch, factor in factors.items())) "
+    "[print(f'wrote {target}:', sum([put(out, name, again(part)) for part in "
+    "uproot.open(path)[name].iterate(library='np', step_size=2000)]), f'events of {path}, with', "
+    "*(branch + f' x {factor:g}' * (factor != 1) + ''.join(f', {number:g} as 1e10' for number in odd) "
+    "for branch, (factor, *odd) in mends.items())) "
     "for path, name, target in zip(*[iter(sys.argv[cut + 1:end])] * 3) for out in [uproot.recreate(target)]]; "
     "end + 1 < len(sys.argv) and print('next:', shlex.join(sys.argv[end + 1:]))"
 )
 
 
 class UnitMend(NamedTuple):
-    """A branch of a file that is in another unit, and the factor that brings it to the right one."""
+    """A branch of a file that is in another unit, or has numbers in place of readings that are none.
+
+    Attributes:
+        path: File.
+        tree: Its tree.
+        branch: The branch.
+        factor: What brings it to the right unit; 1 where it has that.
+        markers: Numbers that become 1e10.
+    """
 
     path: str
     tree: str
     branch: str
     factor: float
+    markers: tuple[float, ...] = ()
 
 
 def with_one_line(findings: Iterable[Finding], mends: Sequence[UnitMend]) -> tuple[Finding, ...]:
     """Return findings of which those of another unit have one line that mends all; as they are where one is all."""
-    if len(mends) < 2:
+    if len(mends) < 2 and not any(mend.markers for mend in mends):
         return tuple(findings)
     line, branches = all_at_once(mends), {mend.branch for mend in mends}
     return tuple(replace(found, fix=line) if found.other_unit in branches else found for found in findings)
@@ -55,23 +69,25 @@ def all_at_once(mends: Sequence[UnitMend]) -> str:
 
     Files that need the same are written by one program; what is not known stays so.
     """
-    by_file: dict[Place, dict[str, float]] = {}
+    by_file: dict[Place, dict[str, str]] = {}
     for mend in mends:
-        by_file.setdefault(place_of(mend.path, mend.tree), {})[mend.branch] = mend.factor
+        numbers = ",".join(map(repr, (mend.factor, *mend.markers)))
+        by_file.setdefault(place_of(mend.path, mend.tree), {})[mend.branch] = numbers
     files = {place_of(mend.path, mend.tree): (mend.path, mend.tree) for mend in mends}
     shown = dict(itertools.islice(files.items(), _MOST_FILES))
     targets = _targets([path for path, _ in shown.values()])
-    groups: dict[tuple[tuple[str, float], ...], list[str]] = {}
+    groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for (place, named), target in zip(shown.items(), targets, strict=True):
         groups.setdefault(tuple(sorted(by_file[place].items())), []).extend((*named, target))
     following = [*[()] * (len(groups) - 1), next_check(zip(targets, (tree for _, tree in shown.values()), strict=True))]
     line = " && ".join(
         f'{in_shell(sys.executable)} -c "{_PROGRAM}" '
-        + shlex.join((*(f"{branch}={factor!r}" for branch, factor in factors), "--", *words, "--", *then))
-        for (factors, words), then in zip(groups.items(), following, strict=True)
+        + shlex.join((*(f"{branch}={numbers}" for branch, numbers in numbers_of), "--", *words, "--", *then))
+        for (numbers_of, words), then in zip(groups.items(), following, strict=True)
     )
     more = f"; the same for the other {counted(len(files) - len(shown), 'file')}" if len(files) > len(shown) else ""
-    return f"{line}{_AT_ONCE}{counted(len(shown), 'file')} at once, into {', '.join(targets)}{more}"
+    also = ", markers of no reading too" if any(mend.markers for mend in mends) else ""
+    return f"{line}{_AT_ONCE}{counted(len(shown), 'file')} at once{also}, into {', '.join(targets)}{more}"
 
 
 def next_check(written: Iterable[tuple[str, str]]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ NUM_SIPMS = 4092  # design: 93 rows x 44 columns
 DEAD_VALUE = 1.0e10  # older system: "unknown" in every branch, for dead channels and invalid times
 UNKNOWN_ABOVE = 9.0e9  # older system: larger absolute values mean DEAD_VALUE, whatever float32 made of it
 LARGEST_NPHO = 2.0e6  # ours: twice what simulate gives all sensors at 60 MeV; more in one is damage
+LARGEST_TIME_S = 1e-5  # ours: an event lasts microseconds; more is damage or another unit
 DEAD_EVENTS = 0.9  # ours: share of the events in which a dead sensor has no reading
 LARGEST_LEGAL = 1.1e10  # ours: beyond it no rounding of DEAD_VALUE: UNKNOWN_ABOVE leaves the same room below
 

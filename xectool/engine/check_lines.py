@@ -22,6 +22,7 @@ from xectool.errors import in_shell
 from xectool.findings import Finding
 
 _CHECK = "xectool check-data "
+_EXPLAIN = "xectool explain "
 _REMARK = "   # "
 _TREE = "data.tree_name="
 _BRANCH = re.compile(r"data\.(\w+_branch|truth_branches\.\w+)=")
@@ -200,13 +201,14 @@ class Told:
         return config + [f"--set {in_shell(text)}" for text in settings]
 
     def first_step(self, findings: Sequence[Finding], others: Sequence[Finding] = ()) -> str:
-        """Return the first fix that can be pasted, a setting as the check with it; else the first of all.
+        """Return the first fix that changes something, a setting as the check with it; else what explains the first.
 
         One that goes on from what a line of the others writes comes after that line.
         """
         fixes = [found.fix for found in findings]
         whole = [f"{_CHECK}{self.inputs()} {fix}" if fix.startswith("--set ") else fix for fix in fixes]
-        first = next(filter(_is_line, whole), whole[0])
+        lines = [line for line in whole if _is_line(line) and not line.startswith(_EXPLAIN)]
+        first = lines[0] if lines else _explained(findings[0])
         before = {target: found.fix for found in others for *_, target in written_by(found.fix)}
         while (source := going_on_from(first)) in before:
             first = before[source]
@@ -269,6 +271,19 @@ def _is_line(fix: str) -> bool:
         return False
     program = Path(words[0]).name if words else ""
     return (program == "xectool" or program.startswith("python")) and not any(_NO_LINE.search(word) for word in words)
+
+
+def _explained(found: Finding) -> str:
+    """Return the command that explains a finding, with its fix in words.
+
+    >>> from xectool.findings import Severity
+    >>> _explained(Finding("DAT-06", Severity.ERROR, "no event", fix="make the files again"))
+    'xectool explain DAT-06   # make the files again'
+    """
+    if found.fix.startswith(_EXPLAIN):
+        return found.fix
+    told = next((line for line in found.evidence if line.startswith(_EXPLAIN)), f"{_EXPLAIN}{found.code}")
+    return f"{told}{_REMARK}{found.fix.replace(_REMARK, '; ')}" if found.fix else told
 
 
 def _file_of(name: str) -> Place:

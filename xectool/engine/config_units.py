@@ -10,7 +10,7 @@ from xectool.checks.running import Inspection, inspect_sample
 from xectool.checks.sample import ScanSettings
 from xectool.checks.target_rules import TruthIsSound
 from xectool.checks.unit_mends import unit_mends
-from xectool.checks.value_rules import NormalizedTimesFit
+from xectool.checks.value_rules import NormalizedTimesFit, ReadingsAreNumbers
 from xectool.config.inputs import is_remote, present_inputs
 from xectool.config.load import LoadedConfig
 from xectool.config.root import RegressorConfig
@@ -38,7 +38,7 @@ def unit_findings(loaded: LoadedConfig) -> Report:
     units, mends = list[Finding](), list[UnitMend]()
     for facts in (DataFacts(settings, sample, config, together=tuple(samples)) for sample in samples if sample.files):
         title = "" if facts.is_training else f"{VALIDATION}: "
-        report = run_rules((NormalizedTimesFit(), TruthIsSound()), facts).report
+        report = run_rules((ReadingsAreNumbers(), NormalizedTimesFit(), TruthIsSound()), facts).report
         units += [replace(item, problem=f"{title}{item.problem}") for item in report if item.other_unit]
         mends += unit_mends(facts)
     found = with_one_line(units, mends)

@@ -13,13 +13,13 @@ from xectool.checks.file_rules import BranchesExist
 from xectool.checks.sample import Sample
 from xectool.checks.target_rules import TruthIsSound
 from xectool.checks.truth_guesses import guessed
-from xectool.checks.value_rules import NormalizedTimesFit
+from xectool.checks.value_rules import NormalizedTimesFit, ReadingsAreNumbers
 from xectool.config.unit_mends import UnitMend, with_one_line
 from xectool.engine.check_lines import Told
 from xectool.errors import in_shell
 from xectool.findings import Finding, Report
 
-UNIT_RULES: Final = (NormalizedTimesFit(), TruthIsSound())
+UNIT_RULES: Final = (ReadingsAreNumbers(), NormalizedTimesFit(), TruthIsSound())
 EVENTS_FOR_UNITS: Final = 200
 """Events a file that are read by proposed names: of these a unit is known, and all are read by names that are told."""
 

@@ -45,7 +45,7 @@ def input_findings(data: RunData, loaded: LoadedConfig) -> Iterator[Finding]:
     stop = refusal(opinion_of(_first_events(data.train), normalizer), guards)
     if stop is not None:
         anyway = stop.fix.partition("   # ")[0]
-        line = f"{_check_line(data.train, loaded)}   # names the unit; to train all the same: {anyway}"
+        line = f"{_check_line(data.train, loaded)}   # names the unit or marker; to train all the same: {anyway}"
         yield Finding(stop.code, Severity.ERROR, stop.problem, stop.where, fix=line)
     for source, sample in ((data.train, ""), (data.val, "validation file ")):
         if stop is None or sample:
@@ -90,7 +90,7 @@ def _odd_files(source: EventSource, sample: str, normalizer: Normalizer, loaded:
                 Severity.WARNING,
                 f"the {channel} of the first events of {sample}{file.name} is out of scale: {opinion.reason}",
                 where=f"{file.name} branch {branch}",
-                fix=f"{_check_line(source, loaded)}   # names the unit",
+                fix=f"{_check_line(source, loaded)}   # names the unit or marker",
             )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from xectool.config.guards import GuardsConfig
 from xectool.config.input_limits import LARGEST_ABS, LARGEST_MEAN, LARGEST_STD, SMALLEST_STD
 from xectool.data.batch import EventBatch
+from xectool.detector.markers import marker_words, markers_in
 from xectool.detector.photon_statistics import PEDESTAL, photon_statistics
 from xectool.errors import DataUnusable
 from xectool.models.normalize import Normalizer
@@ -129,8 +130,22 @@ def opinion_of(batch: EventBatch, normalizer: Normalizer) -> Opinion:
     found = []
     for i, name in enumerate(CHANNELS):
         level, reason = judge(values[..., i], valid[..., i], raw[name] if name == "npho" else None)
+        if marked := _marked(raw[name], valid[..., i], name):
+            level, reason = max(level, "warning", key=LEVELS.index), "; ".join(filter(None, (reason, marked)))
         found.append(Opinion(level, name if reason else "", reason, facts))
     return max(found, key=lambda opinion: LEVELS.index(opinion.level))
+
+
+def _marked(raw: Tensor, valid: Tensor, channel: str) -> str:
+    """Return which number looks like a marker of no reading among the valid readings of a channel; empty for none."""
+    readings = torch.where(valid, raw, torch.nan).numpy(force=True)
+    many = int(valid.sum())
+    shares = (
+        f"{marker_words(number)} looks like your marker of 'no reading' "
+        f"(in {100 * float((readings == np.float32(number)).sum()) / many:.3g} % of the readings)"
+        for number in markers_in(readings, channel)
+    )
+    return "; ".join(shares)
 
 
 def channel_facts(values: Tensor, valid: Tensor, raw: Tensor) -> dict[str, float]:

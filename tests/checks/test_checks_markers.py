@@ -1,0 +1,120 @@
+"""A marker of "no reading" that is neither 1e10 nor NaN is named, mended in one line, and no unit is judged by it."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import uproot
+from xectool.engine.data_report import DataChecked
+from xectool.findings import Finding, Severity
+
+Rows = dict[str, np.ndarray]
+Write, Check = Callable[..., Path], Callable[..., DataChecked]
+SAID = "looks like your marker of 'no reading'"
+
+
+def marked(found: DataChecked) -> list[Finding]:
+    """Return what is told of markers."""
+    return [item for item in found.findings if SAID in item.problem]
+
+
+def others(found: DataChecked) -> set[str]:
+    """Return the codes of all else that is no note."""
+    return {item.code for item in found.findings if item.severity is not Severity.INFO and SAID not in item.problem}
+
+
+def with_markers(rows: Rows, times: float = 1e10, photons: float = 1e10, factor: float = 1.0) -> Rows:
+    """Return rows with a marker in place of 1e10 in each channel, and times in another unit."""
+    npho, time = rows["npho"], rows["relative_time"]
+    scaled = np.where(time > 9e9, times, time * factor).astype(np.float32)
+    return rows | {"npho": np.where(npho > 9e9, photons, npho).astype(np.float32), "relative_time": scaled}
+
+
+def mended(line: str, folder: Path) -> dict[str, np.ndarray]:
+    """Run a line that writes a file again, and return what it wrote."""
+    before = set(folder.glob("*.root"))
+    subprocess.run(line.partition("   # ")[0], shell=True, cwd=folder, check=True, capture_output=True)
+    (target,) = set(folder.glob("*.root")) - before
+    with uproot.open(target) as file:
+        return dict(file["tree"].arrays(["npho", "relative_time"], library="np"))
+
+
+def test_times_in_seconds_with_a_marker_are_in_no_other_unit(
+    rows: Rows, write: Write, check: Check, tmp_path: Path
+) -> None:
+    """A line to paste multiplied them with 1e-12."""
+    found = check(write(tmp_path / "own.root", with_markers(rows, times=-999.0)))
+    (told,) = marked(found)
+    assert told.problem.startswith("-999 looks like")
+    assert "% of the values of branch 'relative_time'" in told.problem
+    assert "xectool knows 1e10 and NaN" in told.problem
+    assert not others(found) & {"DAT-02", "DAT-10", "DAT-11"}
+    assert found.next == told.fix
+    np.testing.assert_allclose(mended(told.fix, tmp_path)["relative_time"], rows["relative_time"])
+
+
+def test_one_line_mends_unit_and_markers_of_both_channels(
+    rows: Rows, write: Write, check: Check, tmp_path: Path
+) -> None:
+    changed = with_markers(rows, times=-999.0, photons=-9999.0, factor=1e9)
+    found = check(write(tmp_path / "own.root", changed))
+    assert [item.problem.split()[0] for item in marked(found)] == ["-9999", "-999"]
+    (unit,) = [item for item in found.findings if item.code == "DAT-10"]
+    assert unit.problem.endswith("another unit than seconds: ns")
+    assert {unit.fix, *(item.fix for item in marked(found))} == {found.next}
+    written = mended(found.next, tmp_path)
+    np.testing.assert_allclose(written["relative_time"], rows["relative_time"], rtol=1e-5)
+    np.testing.assert_array_equal(written["npho"], rows["npho"])
+    assert not marked(check(tmp_path / "own_units.root"))
+
+
+@pytest.mark.parametrize(("number", "severity"), [(-999.0, Severity.ERROR), (-9999.0, Severity.WARNING)])
+def test_photons_with_a_marker_are_judged_without_it(
+    rows: Rows, write: Write, check: Check, tmp_path: Path, number: float, severity: Severity
+) -> None:
+    found = check(write(tmp_path / "own.root", with_markers(rows, photons=number)))
+    (told,) = marked(found)
+    assert (told.code, told.severity) == ("DAT-07", severity), "below -999 the settings have no domain"
+    assert not others(found) & {"DAT-02", "DAT-08", "DAT-09", "DAT-11"}
+
+
+def test_a_marker_that_stands_where_light_is_is_an_error(
+    rows: Rows, write: Write, check: Check, tmp_path: Path
+) -> None:
+    rows["relative_time"][:, ::2] = -1.0
+    (told,) = marked(check(write(tmp_path / "own.root", rows)))
+    assert told.severity is Severity.ERROR
+    assert "a network takes" in told.problem
+
+
+@pytest.mark.parametrize("known", [1e10, np.nan, 0.0])
+def test_known_markers_are_told_as_before(rows: Rows, write: Write, check: Check, tmp_path: Path, known: float) -> None:
+    found = check(write(tmp_path / "own.root", with_markers(rows, times=known, factor=1e9)))
+    assert not marked(found)
+    assert {"DAT-02", "DAT-10"} <= others(found)
+    assert "np.where(np.abs(truth) < 9e+09, truth * 1e-09, truth)" in found.next
+
+
+def test_equal_values_that_no_sensor_delivers_are_one_line(
+    rows: Rows, write: Write, check: Check, tmp_path: Path
+) -> None:
+    rows["relative_time"][3, 200:212] = 12.0
+    found = check(write(tmp_path / "own.root", rows))
+    (told,) = [item for item in found.findings if item.code == "DAT-02"]
+    places = [line for line in told.evidence if not line.startswith("xectool")]
+    assert len(places) == 1
+    assert places[0].endswith(": 12 (10 of the first 10 have this value)")
+
+
+def test_what_no_command_mends_is_explained_by_one(rows: Rows, write: Write, check: Check, tmp_path: Path) -> None:
+    """The words themselves were the line to paste."""
+    rows["npho"][:, 5] = np.inf
+    found = check(write(tmp_path / "own.root", rows))
+    line, _, words = found.next.partition("   # ")
+    assert shlex.split(line) == ["xectool", "explain", "DAT-07"]
+    assert "1e10, NaN and infinity are read so" in words
