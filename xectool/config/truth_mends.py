@@ -26,9 +26,8 @@ BY_HAND: Final = "; or leave these events out (data.exclude)"
 _SHOWN: Final = 10
 _WRITE_AGAIN: Final = (
     "import sys, shlex, numpy as np, uproot; source, name, branch, target, *then = sys.argv[1:]; "
-    "out = uproot.recreate(target); "
     "types = lambda part: {key: (value.dtype, value.shape[1:]) for key, value in part.items()}; "
-    "again = lambda truth: {again}; "
+    "out = uproot.recreate(target); again = lambda truth: {again}; "
     "put = lambda part: ((out[name] if name in out else out.mktree(name, types(part))).extend(part), "
     "len(part[branch]))[1]; "
     "odd = lambda old, new: int((~np.isclose(new, old, 0, 0, True)).reshape(len(new), -1).any(1).sum()); "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import itertools
 import os
 import re
@@ -17,6 +16,7 @@ from xectool.config.data import DataConfig
 from xectool.config.inputs import Place, input_name, place_of, split_tree
 from xectool.config.serialize import inline_yaml
 from xectool.config.truth_mends import going_on_from, written_by
+from xectool.engine.file_patterns import free_name, patterns
 from xectool.engine.written_files import Tree, Written, paths_of
 from xectool.errors import in_shell
 from xectool.findings import Finding
@@ -143,12 +143,12 @@ class Told:
     @cached_property
     def _list_names(self) -> dict[str, str]:
         """The list of each sample, which is to be written: one name in all lines, whatever is written meanwhile."""
-        return {sample: f"@{_free_name(sample, '.txt')}" for sample in _SAMPLES}
+        return {sample: f"@{free_name(sample, '.txt')}" for sample in _SAMPLES}
 
     def _named(self, sample: str) -> list[str]:
         """Return the inputs that name a sample: its files, the patterns of many, a list where a line is too long."""
         files = self._samples[sample]
-        named = list(files) if len(files) <= _TYPED else _patterns(files)
+        named = list(files) if len(files) <= _TYPED else patterns(files)
         return named if len(" ".join(map(in_shell, named))) <= _LONGEST else [self._list_names[sample]]
 
     def _with_the_rest(self, named: list[str], own: list[str]) -> tuple[list[str], list[str]]:
@@ -208,7 +208,8 @@ class Told:
         fixes = [found.fix for found in findings]
         whole = [f"{_CHECK}{self.inputs()} {fix}" if fix.startswith("--set ") else fix for fix in fixes]
         lines = [line for line in whole if _is_line(line) and not line.startswith(_EXPLAIN)]
-        first = lines[0] if lines else _explained(findings[0])
+        to_fill = whole[0] if whole[0].startswith(_CHECK) else _explained(findings[0])
+        first = lines[0] if lines else to_fill
         before = {target: found.fix for found in others for *_, target in written_by(found.fix)}
         while (source := going_on_from(first)) in before:
             first = before[source]
@@ -229,7 +230,7 @@ class Told:
         named = {"data.train_path": self._named("files"), "data.val_path": self._named("others")}
         given = [f"{key}={inline_yaml(of[0] if len(of) == 1 else of)}" for key, of in named.items() if of]
         chosen = (f"--set {in_shell(text)}" for text in (*given, *self.overrides))
-        line = " ".join(("xectool config init", *chosen, f"> {_free_name('config', '.yaml')}"))
+        line = " ".join(("xectool config init", *chosen, f"> {free_name('config', '.yaml')}"))
         return line + self._lists(line)
 
 
@@ -289,31 +290,3 @@ def _explained(found: Finding) -> str:
 def _file_of(name: str) -> Place:
     """Return the place of a file, whatever tree of it is named."""
     return place_of(split_tree(name, "")[0], "")
-
-
-def _pattern(files: Sequence[str]) -> str | None:
-    """Return the pattern that has just these files, if there is one; matches that are directories are not opened."""
-    pattern = f"{_common(files)}*{_common([name[::-1] for name in files])[::-1]}"
-    has_these = sorted(glob.glob(pattern)) == sorted(files) and not any(map(os.path.isdir, files))
-    return pattern if has_these else None
-
-
-def _patterns(files: Sequence[str]) -> list[str]:
-    """Return the pattern that has just these files, else that of each directory, else its files."""
-    whole = _pattern(files)
-    folders = {name: [file for file in files if os.path.dirname(file) == name] for name in map(os.path.dirname, files)}
-    if whole or len(folders) == 1:
-        return [whole] if whole else list(files)
-    return [name for part in folders.values() for name in (part if len(part) == 1 else _patterns(part))]
-
-
-def _common(names: Sequence[str]) -> str:
-    """Return how all names begin."""
-    same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
-    return "".join(letters[0] for letters in same)
-
-
-def _free_name(stem: str, suffix: str) -> str:
-    """Return a name that no file here has."""
-    numbers = itertools.chain([""], itertools.count(2))
-    return next(name for number in numbers if not os.path.exists(name := f"{stem}{number}{suffix}"))
