@@ -15,7 +15,8 @@ from xectool import engine
 from xectool.cli.app import app
 from xectool.cli.other_sample import WITH_VALUE
 from xectool.config.inputs import expand_inputs
-from xectool.engine.check_lines import Told, _free_name
+from xectool.engine.check_lines import Told
+from xectool.engine.file_patterns import free_name
 from xectool.findings import Finding, Severity
 
 ALL = ("a.root", "b.root", "c.root", "-y.root")
@@ -160,7 +161,7 @@ def test_a_line_for_files_without_number_names_a_list_of_them(tmp_path: Path, mo
     assert words[0] == shlex.split("xectool check-data @files.txt --against @others.txt --set data.npho_branch=n")
     assert words[2][3:7] == ["--set", "data.train_path='@files.txt'", "--set", "data.val_path='@others.txt'"]
     Path("files.txt").write_text("\n".join(part))
-    assert _free_name("files", ".txt") == "files2.txt", "what lies there is another list"
+    assert free_name("files", ".txt") == "files2.txt", "what lies there is another list"
     assert Told(["@files.txt"]).again("xectool check-data @files.txt --deep") == "xectool check-data @files.txt --deep"
     assert Told(names).inputs() == "'run00*.root'", "the control"
 
