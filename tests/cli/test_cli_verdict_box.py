@@ -70,3 +70,11 @@ def test_a_stream_of_ascii_gets_plain_characters(monkeypatch: pytest.MonkeyPatch
     plain = shown(readable=True).splitlines()
     assert (plain[0], plain[2]) == ("-" * 80, "Why      3 +- 1 \\xe4 .+@")
     assert "\\u2500" in shown(readable=False), "the control: what such a stream does by itself"
+
+
+def test_a_long_line_of_several_findings_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line of 2 kB stood there three times."""
+    line = "python3 -c " + "x" * 500
+    show_findings(console(), [Finding("DAT-16", Severity.ERROR, "p", f"{name}.root", (), line) for name in "ab"])
+    said = capsys.readouterr().err.replace("\n", "")
+    assert (said.count("xxxx" * 100), said.count("the line of DAT-16 above, of a.root")) == (1, 1)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 import uproot
@@ -134,6 +135,73 @@ def test_pasted_one_after_the_other_the_lines_never_train_on_the_validation(
     assert words[0] == ("train" if has_config else "config"), words
 
 
+def test_a_file_that_is_written_again_once_more_keeps_a_short_name(tmp_path: Path) -> None:
+    """It was a_units_units.root."""
+    names = [str(tmp_path / name) for name in ("a_units.root", "b_units_2.root")]
+    assert check_in(line_of(names))[1:] == ["a_units.root:ev", "b_units.root:ev"]
+
+
+@pytest.mark.parametrize("is_one", [False, True])
+def test_a_line_over_a_damaged_file_ends_in_a_sentence_and_leaves_no_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_one: bool
+) -> None:
+    """It ended in a traceback of zlib, and a file of a few events stayed."""
+    monkeypatch.chdir(tmp_path)
+    simulate("a.root", 1, 1e3)
+    damage("a.root")
+    mends = [UnitMend("a.root", "ev", branch, 1e-3) for branch in ("energyTruth", "timeTruth")]
+    line = nonfinite_truth_fix("a.root", "ev", "energyTruth") if is_one else all_at_once(mends)
+    ended = subprocess.run(line, shell=True, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (1, "next: xectool check-data a.root:ev --deep\n")
+    (said,) = ended.stderr.splitlines()
+    assert said.startswith("error: a.root could not be written again, and no part of it was kept: ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.root", "simulated.root"]
+    checked = engine.check_data("a.root:ev")
+    assert checked.next == "a.root:ev: copy the file again and compare its checksum, or take it out of the list"
+
+
+def test_one_line_mends_the_truth_that_is_guessed_too_and_keeps_files_that_lack_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second line wrote a_units_units.root, and of two files the one without the time was left out."""
+    monkeypatch.chdir(tmp_path)
+    renamed = {"energyTruth": "E_true", "timeTruth": "tgen", "uvwTruth": "uvwTruth"}
+    for seed, name in enumerate(("a.root", "b.root", "v.root")):
+        simulate(name, seed, 1e3, {"uvwTruth": 10.0, "timeTruth": 1e9}, renamed)
+    sound = check(["check-data", "a.root:ev", "b.root:ev", "--against", "v.root:ev"])
+    told = ["--set", "data.truth_branches.energy=E_true", "--set", "data.truth_branches.timing=tgen"]
+    following = check_in(sound.next)
+    assert following == ["check-data", "a_units.root:ev", "b_units.root:ev", *told, "--against", "v_units.root:ev"]
+    for lacking in ("b.root", "v.root"):
+        simulate(lacking, 7, 1e3, {"uvwTruth": 10.0}, renamed, without="timeTruth")
+        found = check(["check-data", "a.root:ev", "b.root:ev", "--against", "v.root:ev"])
+        following = check_in(found.next)
+        assert following == ["check-data", "a_units.root:ev", "b_units.root:ev", *told[:2], *following[5:]]
+        assert following[5:] == ["--against", "v_units.root:ev"]
+        (timing,) = [item for item in found.findings if "'tgen'" in item.problem]
+        assert f"{lacking}:ev has no such branch" in timing.problem
+        simulate(lacking, 7, 1e3, {"uvwTruth": 10.0}, renamed)
+
+
+def test_a_told_truth_that_a_file_lacks_is_said_and_a_told_one_that_all_have_is_trained_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The configuration had the name of the branch, and the task was off."""
+    monkeypatch.chdir(tmp_path)
+    renamed = {"energyTruth": "E_true", "timeTruth": "tgen"}
+    simulate("a.root", 1, 1.0, {}, renamed)
+    simulate("b.root", 2, 1.0, {}, renamed, without="timeTruth")
+    told = ["--set", "data.truth_branches.energy=E_true", "--set", "data.truth_branches.timing=tgen"]
+    words = ["check-data", "a.root:ev", "b.root:ev", *told, "--deep", "--write-digest"]
+    checked = check(words)
+    assert [item.problem for item in checked.findings if item.code == "DAT-04"] == [
+        "'b.root:ev' has no branch 'tgen', the truth of task timing, which other files have"
+    ]
+    assert checked.next.endswith(" --set tasks.energy.enabled=true > config.yaml")
+    alone = check(["check-data", "a.root:ev", *words[3:]])
+    assert alone.next.endswith(" --set tasks.energy.enabled=true --set tasks.timing.enabled=true > config.yaml")
+
+
 def check(words: list[str]) -> engine.checking.DataChecked:
     """Return what the words of a check say."""
     pairs = [(words[at], words[at + 1]) for at in range(len(words)) if words[at] in ("--set", "--against", "--config")]
@@ -145,12 +213,32 @@ def check(words: list[str]) -> engine.checking.DataChecked:
     return engine.check_data(files, replace(asked, write_digest="--write-digest" in words))
 
 
-def simulate(name: str, seed: int, factor: float) -> None:
-    """Write a file with its energies in another unit."""
+def simulate(
+    name: str,
+    seed: int,
+    factor: float,
+    others: Mapping[str, float] = MappingProxyType({}),
+    names: Mapping[str, str] = MappingProxyType({}),
+    without: str = "",
+) -> None:
+    """Write a file with its energies, and other branches, in another unit, some under another name."""
     engine.simulate("simulated.root", events=24, seed=seed)
     with uproot.open("simulated.root") as file:
         columns = dict(file["tree"].arrays(library="np"))
-    columns["energyTruth"] = (factor * columns["energyTruth"]).astype(columns["energyTruth"].dtype)
+    for branch, by in {"energyTruth": factor, **others}.items():
+        if branch in columns:
+            columns[branch] = (by * columns[branch]).astype(columns[branch].dtype)
+    columns = {names.get(branch, branch): values for branch, values in columns.items() if branch != without}
     with uproot.recreate(name) as file:
         file.mktree("ev", {key: (value.dtype, value.shape[1:]) for key, value in columns.items()})
         file["ev"].extend(columns)
+
+
+def damage(name: str) -> None:
+    """Put zeros into the first basket of the photons."""
+    with uproot.open(name) as file:
+        branch = file["ev"]["npho"]
+        begin, size = (int(branch.member(key)[0]) for key in ("fBasketSeek", "fBasketBytes"))
+    with open(name, "r+b") as raw:
+        raw.seek(begin + size // 2)
+        raw.write(bytes(1000))

@@ -11,6 +11,7 @@ from xectool.checks.facts import FileFacts, Trouble
 from xectool.checks.truth_guesses import guessed
 from xectool.config.inputs import is_remote
 from xectool.config.rules.count import Counts, EpochFillsABatch, EpochHasBatches
+from xectool.config.tasks import TRUTH_BRANCHES
 from xectool.detector.constants import NUM_SENSORS
 from xectool.findings import Finding, Severity
 from xectool.rules import Rule
@@ -29,6 +30,10 @@ def impossible_counts(facts: DataFacts, channel: int) -> list[CellCounts]:
     """Return the counts of the files whose photons (0) or times (1) no sensor delivers: no constants cure those."""
     counts = [pair[channel] for pair in facts.sample.counts.values()]
     return [item for item in counts if item.impossible > DAMAGE_SHARE * max(item.total, 1)]
+
+
+LACKING: Final = ", which other files have"
+"""End of what is said of a told truth that some files lack; nothing has to be done about it."""
 
 
 class TroubleRule(Rule[DataFacts]):
@@ -88,7 +93,20 @@ class BranchesExist(TroubleRule):
         """Yield an error for a missing required branch, a warning for a missing number, an odd type, another truth."""
         yield from self.found(facts)
         yield from self.notes(facts)
-        yield from guessed(self.code, facts.sample.guesses, facts.sample.files)
+        others = facts.other.files if facts.other else ()
+        yield from guessed(self.code, facts.sample.guesses, facts.sample.files, others)
+        yield from self._told_and_lacking(facts, others)
+
+    def _told_and_lacking(self, facts: DataFacts, others: Sequence[FileFacts]) -> Iterator[Finding]:
+        """Yield which files lack the truth of a name that was told and that another file has."""
+        told = facts.settings.data.truth_branches.items() - TRUTH_BRANCHES.items() if facts.config is None else ()
+        files = [file for file in (*facts.sample.files, *others) if file.opened]
+        for task, branch in sorted(told):
+            lacking = [file for file in files if branch not in file.branches]
+            for file in lacking if len(lacking) < len(files) else ():
+                report = self.info if file in others else self.warning
+                problem = f"'{file.where}' has no branch '{branch}', the truth of task {task}{LACKING}"
+                yield report(f"{file.where} branch {branch}", problem, f"leave the task {task} out, or the file")
 
 
 class WidthsAgree(TroubleRule):

@@ -5,7 +5,7 @@ Axes: n events, D components of a target.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from xectool.config.left_out import entries_left_out
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.detector.constants import NUM_SENSORS, UNKNOWN_ABOVE
 from xectool.detector.truth_ranges import RANGES, are_few, impossible, never_filled, other_unit
-from xectool.errors import DataFileError, in_shell
+from xectool.errors import DataFileError, counted, in_shell
 from xectool.findings import Finding, Severity
 from xectool.rootio.reader import EventFile
 
@@ -71,25 +71,30 @@ def guess_truths(file: EventFile, facts: FileFacts, data: DataConfig) -> tuple[d
     return found, reader.troubles
 
 
-def guessed(code: str, sample: Mapping[str, dict[str, Guess]], files: Iterable[FileFacts]) -> Iterator[Finding]:
+def guessed(
+    code: str, sample: Mapping[str, dict[str, Guess]], files: Iterable[FileFacts], others: Iterable[FileFacts] = ()
+) -> Iterator[Finding]:
     """Yield a warning for each task whose truth may stand in branches of other names, all with one line to paste.
 
     Args:
         code: Code of the findings.
         sample: Guesses of each file, by path and tree.
         files: Structure of the files.
+        others: That of the files of the other sample, which a run reads by the same names.
     """
     places = {facts.where: facts for facts in files}
+    every = [*places.values(), *others]
     tasks = dict.fromkeys(task for guesses in sample.values() for task in guesses)
     for task in tasks:
         those = {where: guesses[task] for where, guesses in sample.items() if task in guesses}
         where, first = next(iter(those.items()))
-        facts, names = places[where], [guess.branch for guess in sample[where].values()]
-        chosen = zip(sample[where], names, strict=True)
-        options = " ".join(f"--set {in_shell(f'data.truth_branches.{of}={name}')}" for of, name in chosen)
+        facts, lacking = places[where], _lacking(first.branch, every)
         unit = f", in {first.unit}" if first.unit not in ("", "1") else ""
         rather = f" (or else {', '.join(first.others)})" if first.others else ""
         many = f"; so in {len(those)} of {len(places)} files" if len(places) > 1 else ""
+        if lacking:
+            more = f" and {counted(len(lacking) - 1, 'other file')}" if lacking[1:] else ""
+            many += f"; {lacking[0]}{more} {'have' if more else 'has'} no such branch"
         yield Finding(
             code,
             Severity.WARNING,
@@ -97,8 +102,33 @@ def guessed(code: str, sample: Mapping[str, dict[str, Guess]], files: Iterable[F
             f"be '{first.branch}'{unit}{rather}{many}",
             f"{where} branch {first.branch}",
             tuple(f"{path}: {guess.branch}" for path, guess in list(those.items())[:_SHOWN] if many),
-            f"xectool check-data {arguments(facts.path, facts.tree)} {options}   # if that is what they hold",
+            _fix(facts, sample[where], every, task),
         )
+
+
+def partly_there(sample: Mapping[str, dict[str, Guess]], files: Sequence[FileFacts]) -> set[str]:
+    """Return the places of guessed truths that some files lack: nothing has to be done about these."""
+    return {
+        f"{where} branch {guess.branch}"
+        for where, guesses in sample.items()
+        for guess in guesses.values()
+        if _lacking(guess.branch, files)
+    }
+
+
+def _fix(facts: FileFacts, guesses: Mapping[str, Guess], files: Sequence[FileFacts], task: str) -> str:
+    """Return the check by the names that all files have; a run reads all of its files by the same ones."""
+    everywhere = {of: guess.branch for of, guess in guesses.items() if not _lacking(guess.branch, files)}
+    if not everywhere:
+        return f"leave the task {task} out, or give all files the branch '{guesses[task].branch}'"
+    options = " ".join(f"--set {in_shell(f'data.truth_branches.{of}={name}')}" for of, name in everywhere.items())
+    partly = [of for of in guesses if of not in everywhere]
+    without = f"; without {', '.join(partly)}, whose branch not all files have" if partly else ""
+    return f"xectool check-data {arguments(facts.path, facts.tree)} {options}   # if that is what they hold{without}"
+
+
+def _lacking(branch: str, files: Iterable[FileFacts]) -> list[str]:
+    return [facts.where for facts in files if facts.opened and branch not in facts.branches]
 
 
 class _Values:

@@ -203,12 +203,14 @@ def _show_causes(screen: Console, error: BaseException) -> None:
 
 
 def show_findings(screen: Console, findings: Iterable[Finding], next_line: str = "") -> None:
-    """Print findings, one block each: what, where, evidence, fix; of a long one that stands after Next, that."""
+    """Print findings, one block each: what, where, evidence, fix; a long one that was printed already is only named."""
     from rich.markup import escape
 
+    said = {next_line: "the line after Next"}
     for found in findings:
-        is_above = found.fix == next_line and len(found.fix) > BOX_WIDTH
-        head, *below = in_lines(replace(found, fix="the line after Next") if is_above else found)
+        is_above = found.fix in said and len(found.fix) > BOX_WIDTH
+        head, *below = in_lines(replace(found, fix=said[found.fix]) if is_above else found)
+        said.setdefault(found.fix, f"the line of {found.code} above, of {found.where}")
         severity, code, problem = head.split(" ", 2)
         screen.print(f"[{STYLES[found.severity]}]{severity}[/] [bold]{escape(code[:-1])}[/]: {escape(problem)}")
         for line in below:

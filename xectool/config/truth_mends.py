@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Final, NamedTuple
 
 from xectool.config.inputs import input_name, split_tree
-from xectool.config.unit_mends import UnitMend, check_at_once, next_check, written_at_once, written_name
+from xectool.config.unit_mends import GUARD, UnitMend, check_at_once, next_check, written_at_once, written_name
 from xectool.detector.constants import LARGEST_LEGAL, UNKNOWN_ABOVE
 from xectool.detector.truth_ranges import RANGES
 from xectool.errors import counted, in_shell
@@ -25,16 +25,16 @@ BY_HAND: Final = "; or leave these events out (data.exclude)"
 """End of a fix, which is none for files that no run reads: training refuses their names in data.exclude."""
 _SHOWN: Final = 10
 _WRITE_AGAIN: Final = (
-    "import sys, shlex, numpy as np, uproot; source, name, branch, target, *then = sys.argv[1:]; "
+    f"{GUARD}source, name, branch, target, *then = sys.argv[1:]; out = begun(source, name, target); "
     "types = lambda part: {key: (value.dtype, value.shape[1:]) for key, value in part.items()}; "
-    "out = uproot.recreate(target); again = lambda truth: {again}; "
+    "again = lambda truth: {again}; "
     "put = lambda part: ((out[name] if name in out else out.mktree(name, types(part))).extend(part), "
     "len(part[branch]))[1]; "
     "odd = lambda old, new: int((~np.isclose(new, old, 0, 0, True)).reshape(len(new), -1).any(1).sum()); "
     "done = [(put(part | {branch: new}), odd(part[branch], new)) for part in "
     "uproot.open(source)[name].iterate(library='np', step_size=2000) for new in [again(part[branch])]]; "
-    "print(f'wrote {target}:', sum(count for count, _ in done), f'events of {source}, {branch} changed in', "
-    "sum(odds for _, odds in done)); print('next:', shlex.join(then))"
+    "ended(out, target); print(f'wrote {target}:', sum(count for count, _ in done), f'events of {source}, {branch} "
+    "changed in', sum(odds for _, odds in done)); print('next:', shlex.join(then))"
 )
 _PROGRAM: Final = ' -c "'
 _ELSE: Final = "   # what else this file needs: then in "

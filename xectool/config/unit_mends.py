@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
@@ -17,9 +18,20 @@ from xectool.errors import counted, in_shell
 from xectool.findings import Finding
 
 _MOST_FILES: Final = 20
+_WRITTEN: Final = re.compile(r"_units(_\d+)?$")  # by such a line; the name does not grow
 _AT_ONCE: Final = "   # all units of "
+GUARD: Final = (
+    "import os, sys, shlex, numpy as np, uproot; half = []; sys.excepthook = lambda kind, error, _: "
+    "([os.remove(part) for *_, part in half if os.path.exists(part)], [print(f'error: {path} could not be written "
+    "again, and no part of it was kept:', next(iter(str(error).splitlines()), kind.__name__), file=sys.stderr) or "
+    "print('next:', shlex.join(['xectool', 'check-data', f'{path}:{name}', '--deep'])) for path, name, _ in half[-1:]] "
+    "or print('error:', kind.__name__, error, file=sys.stderr)); begun = lambda path, name, target: "
+    "(half.append((path, name, target + '.part')), uproot.recreate(target + '.part'))[1]; "
+    "ended = lambda out, target: (out.close(), os.replace(target + '.part', target)); "
+)
+"""Begin of a program that writes files: it leaves no half of one, and says in one sentence what it could not do."""
 _PROGRAM: Final = (
-    "import sys, shlex, numpy as np, uproot; cut = sys.argv.index('--'); end = sys.argv.index('--', cut + 1); "
+    f"{GUARD}cut = sys.argv.index('--'); end = sys.argv.index('--', cut + 1); "
     "mends = {branch: [*map(float, numbers.split(','))] for branch, numbers in "
     "(word.rsplit('=', 1) for word in sys.argv[1:cut])}; "
     "types = lambda part: {key: (value.dtype, value.shape[1:]) for key, value in part.items()}; "
@@ -29,11 +41,11 @@ _PROGRAM: Final = (
     "again = lambda part: part | {branch: mended(part[branch], *numbers) for branch, numbers in mends.items()}; "
     "put = lambda out, name, part: ((out[name] if name in out else out.mktree(name, types(part))).extend(part), "
     "len(next(iter(part.values()))))[1]; "
-    "[print(f'wrote {target}:', sum([put(out, name, again(part)) for part in "
-    "uproot.open(path)[name].iterate(library='np', step_size=2000)]), f'events of {path}, with', "
+    "[(count := sum([put(out, name, again(part)) for part in uproot.open(path)[name].iterate(library='np', "
+    "step_size=2000)]), ended(out, target), print(f'wrote {target}: {count} events of {path}, with', "
     "*(branch + f' x {factor:g}' * (factor != 1) + ''.join(f', {number:g} as 1e10' for number in odd) "
-    "for branch, (factor, *odd) in mends.items())) "
-    "for path, name, target in zip(*[iter(sys.argv[cut + 1:end])] * 3) for out in [uproot.recreate(target)]]; "
+    "for branch, (factor, *odd) in mends.items()))) "
+    "for path, name, target in zip(*[iter(sys.argv[cut + 1:end])] * 3) for out in [begun(path, name, target)]]; "
     "end + 1 < len(sys.argv) and print('next:', shlex.join(sys.argv[end + 1:]))"
 )
 
@@ -126,7 +138,7 @@ def _targets(paths: Sequence[str]) -> list[str]:
     """Return names that no file has, one a path."""
     found: list[str] = []
     for path in paths:
-        begin = f"{PurePath(path).stem}_units"
+        begin = f"{_WRITTEN.sub('', PurePath(path).stem)}_units"
         names = itertools.chain([f"{begin}.root"], (f"{begin}_{number}.root" for number in itertools.count(2)))
         found.append(next(name for name in names if name not in found and not os.path.lexists(name)))
     return found

@@ -25,6 +25,7 @@ _CHECK = "xectool check-data "
 _EXPLAIN = "xectool explain "
 _REMARK = "   # "
 _TREE = "data.tree_name="
+_TRUTH = "data.truth_branches."
 _BRANCH = re.compile(r"data\.(\w+_branch|truth_branches\.\w+)=")
 _NO_LINE = re.compile(r"(^|=)(PATH|DIR|GB|BRANCH|CONFIG|NAME|VALUE)$|,$")
 """A value that the reader has to fill in, or prose after a comma; a branch or value may have a name in capitals."""
@@ -215,6 +216,17 @@ class Told:
             first = before[source]
         return self.again(first)
 
+    def _tasks(self) -> list[str]:
+        """Return the settings that train on each truth whose branch was told, where all files have it."""
+        told = {key.strip(): value.strip() for key, _, value in (text.partition("=") for text in self.overrides)}
+        files = [file for file in (*self.files, *self.others) if file.opened]
+        enabled = [
+            f"tasks.{key.removeprefix(_TRUTH)}.enabled"
+            for key, branch in told.items()
+            if key.startswith(_TRUTH) and all(branch in {*file.names, *file.branches} for file in files)
+        ]
+        return [f"{key}=true" for key in enabled if key not in told]
+
     def following(self, name: str, has_hashes: bool) -> str:
         """Return what comes after a good verdict: a deeper check with hashes where they can be kept, then a training.
 
@@ -229,7 +241,7 @@ class Told:
             return " ".join(("xectool train", in_shell(self.config), *self._kept({"--config"}), "--dry-run"))
         named = {"data.train_path": self._named("files"), "data.val_path": self._named("others")}
         given = [f"{key}={inline_yaml(of[0] if len(of) == 1 else of)}" for key, of in named.items() if of]
-        chosen = (f"--set {in_shell(text)}" for text in (*given, *self.overrides))
+        chosen = (f"--set {in_shell(text)}" for text in (*given, *self.overrides, *self._tasks()))
         line = " ".join(("xectool config init", *chosen, f"> {free_name('config', '.yaml')}"))
         return line + self._lists(line)
 

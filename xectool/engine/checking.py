@@ -96,12 +96,13 @@ def check_data(
     def by_names(names: Sequence[str]) -> ByNames:
         return _by_names(paths, replace(options, overrides=names), how.progress)
 
-    ran = replace(ran, report=with_proposed(report, looked.mends, sample, options.overrides, by_names))
+    others = facts.other.files if facts.other else ()
+    ran = replace(ran, report=with_proposed(report, looked.mends, sample, options.overrides, by_names, others))
     drawn = [] if plots_into is None else draw_plots(facts, plots_into)
     given = [data] if isinstance(data, str) else list(data)
     flags, tree = _flags(options), how.settings.data.tree_name
     lines = Told(given, options.config, options.overrides, options.against, options.deep, flags, tree, sample.files)
-    lines = replace(lines, others=facts.other.files if facts.other else (), run=paths_of(config.data) if config else {})
+    lines = replace(lines, others=others, run=paths_of(config.data) if config else {})
     return summarised(facts, ran, lines, digests=looked.digests, plots=drawn)
 
 
@@ -153,7 +154,8 @@ def _by_names(paths: Sequence[str], options: CheckOptions, progress: Progress) -
     config = None if options.config is None else load_config(options.config, options.overrides).config
     looked = _look(paths, options, config, progress, EVENTS_FOR_UNITS)
     found = _of_both(run_rules(UNIT_RULES, looked.facts).report, looked)
-    return ByNames(looked.facts.sample, [item for item in found if item.other_unit], looked.mends)
+    others = looked.facts.other.files if looked.facts.other else ()
+    return ByNames(looked.facts.sample, [item for item in found if item.other_unit], looked.mends, others)
 
 
 def _of_both(report: Report, looked: _Looked) -> tuple[Finding, ...]:

@@ -12,11 +12,13 @@ import numpy as np
 from xectool.checks.data_facts import DataFacts, settings_line
 from xectool.checks.digest import sidecar
 from xectool.checks.facts import FileFacts, arguments
+from xectool.checks.file_rules import LACKING
 from xectool.checks.sharing import Sharing
 from xectool.checks.similarity import Likeness
 from xectool.checks.spread import NormalizedRow, RawRow, fits
 from xectool.checks.target_rules import enabled_tasks
 from xectool.checks.targets import scaled_error, typical_error
+from xectool.checks.truth_guesses import partly_there
 from xectool.config.inputs import is_remote
 from xectool.config.truth_mends import one_after_the_other
 from xectool.engine.check_lines import Told
@@ -25,6 +27,7 @@ from xectool.findings import Finding, Severity
 from xectool.rules import RuleRun
 
 _SHOWN = 3
+_DAMAGED = "xectool explain XT-DATA-DAMAGED"
 
 
 @dataclass(frozen=True)
@@ -209,7 +212,9 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], told: Told) -> tuple
     errors = [found for found in findings if found.severity is Severity.ERROR]
     verdicts = [verdict for sample in (facts.sample, facts.other) if sample for verdict in sample.verdicts.values()]
     optional = {trouble.where for verdict in verdicts for trouble in verdict.unnamed}
+    optional |= partly_there(facts.sample.guesses, [*facts.sample.files, *(facts.other.files if facts.other else ())])
     warnings = [found for found in findings if found.severity is Severity.WARNING]
+    optional |= {found.where for found in warnings if found.code == "DAT-04" and found.problem.endswith(LACKING)}
     warnings.sort(key=lambda found: found.where in optional)  # what nothing can be done about is told last
     num_files, sample = len(facts.sample.files), facts.sample
     looked = f"{counted(num_files, 'file')}, {counted(sample.num_events, 'event')}, values of {sample.scanned} read"
@@ -218,7 +223,7 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], told: Told) -> tuple
     if errors:
         more = (f"and {counted(len(errors) - _SHOWN, 'further error')}",) if len(errors) > _SHOWN else ()
         verdict = f"do not train on this: {counted(len(errors), 'error')} in {looked}"
-        return verdict, why + more, told.first_step(errors, findings)
+        return verdict, why + more, _of_damage(errors) or told.first_step(errors, findings)
     first = sample.files[0]
     name = arguments(first.path, first.tree) if num_files == 1 else told.inputs()
     after = told.following(name, has_hashes=not _reach(sample.files))
@@ -234,6 +239,12 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], told: Told) -> tuple
         (f"no check found more than notes; {every}", *reach),
         after,
     )
+
+
+def _of_damage(errors: Sequence[Finding]) -> str:
+    """Return what to do with the first damaged file: no line can write it again."""
+    damaged = (found for found in errors if _DAMAGED in found.evidence and found.fix)
+    return next((f"{found.where.partition(' branch ')[0]}: {found.fix}" for found in damaged), "")
 
 
 def _without_truth(facts: DataFacts) -> tuple[str, ...]:

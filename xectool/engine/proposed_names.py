@@ -25,11 +25,12 @@ EVENTS_FOR_UNITS: Final = 200
 
 
 class ByNames(NamedTuple):
-    """What is told of units by other names: the files, the findings, and the branches that are in another unit."""
+    """What is told of units by other names: files, findings, branches in another unit, files of the other sample."""
 
     sample: Sample
     units: Sequence[Finding]
     mends: Sequence[UnitMend]
+    others: Sequence[FileFacts] = ()
 
 
 def with_proposed(
@@ -38,6 +39,7 @@ def with_proposed(
     sample: Sample,
     told: Sequence[str],
     look: Callable[[Sequence[str]], ByNames],
+    others: Sequence[FileFacts] = (),
 ) -> Report:
     """Return a report with what is said of units by names that are proposed, where all files have the same ones.
 
@@ -49,22 +51,28 @@ def with_proposed(
         sample: The files.
         told: Those settings.
         look: Returns what is found by these and further settings.
+        others: The files of the other sample.
     """
     names: tuple[str, ...] = ()
-    found = ByNames(sample, (), mends)
+    found = ByNames(sample, (), mends, others)
     while further := [name for name in _proposed_of(found.sample) if name not in (*told, *names)]:
         names = (*names, *further)  # of another tree the branches are known once it is read
         found = look((*told, *names))
+    mends = [*mends, *found.mends] if names else mends
+    more, changed = _by_guesses(found, lambda guesses: look((*told, *names, *guesses)).mends if mends else ())
+    lines, mends = Told((), overrides=(*names, *changed)), [*mends, *more]
     if not names:
-        return Report(with_one_line(report, mends))
+        units = with_one_line(report, mends)
+        return Report(tuple(replace(of, fix=lines.going_on(of.fix)) if of.other_unit else of for of in units))
     said = f"read by the proposed {', '.join(names)}"
     known = {_subject(item) for item in report if item.other_unit}
     new = [replace(item, evidence=(said, *item.evidence)) for item in found.units if _subject(item) not in known]
     rest = [item for item in report if not item.other_unit]
-    units = with_one_line((*(item for item in report if item.other_unit), *new), [*mends, *found.mends])
-    lines = Told((), overrides=names)
-    guesses = () if sample.guesses else guessed(BranchesExist.code, found.sample.guesses, found.sample.files)
-    told_of = (replace(item, evidence=(said, *item.evidence), fix=_with(item.fix, names)) for item in guesses)
+    units = with_one_line((*(item for item in report if item.other_unit), *new), mends)
+    truths = (
+        () if sample.guesses else guessed(BranchesExist.code, found.sample.guesses, found.sample.files, found.others)
+    )
+    told_of = (replace(item, evidence=(said, *item.evidence), fix=_with(item.fix, names)) for item in truths)
     return Report((*rest, *told_of, *(replace(item, fix=lines.going_on(item.fix)) for item in units)))
 
 
@@ -72,6 +80,25 @@ def _with(line: str, names: Sequence[str]) -> str:
     """Return a check with further settings."""
     command, mark, remark = line.partition("   # ")
     return " ".join((command, *(f"--set {in_shell(name)}" for name in names))) + mark + remark
+
+
+def _by_guesses(
+    found: ByNames, look: Callable[[Sequence[str]], Sequence[UnitMend]]
+) -> tuple[list[UnitMend], list[str]]:
+    """Return guessed truths in another unit, and the settings that name them: the same line is to mend them too."""
+    guesses = _guessed_of(found)
+    more = [mend for mend in look(tuple(guesses)) if mend.branch in guesses.values()] if guesses else []
+    changed = {mend.branch for mend in more}
+    return more, [name for name, branch in guesses.items() if branch in changed]
+
+
+def _guessed_of(by_names: ByNames) -> dict[str, str]:
+    """Return the setting and the branch of each truth that is guessed, and that all files have."""
+    guessed_in = by_names.sample.guesses.values()
+    found = {(task, guess.branch) for guesses in guessed_in for task, guess in guesses.items()}
+    files = [file for file in (*by_names.sample.files, *by_names.others) if file.opened]
+    everywhere = sorted(item for item in found if all(item[1] in file.branches for file in files))
+    return {f"data.truth_branches.{task}={branch}": branch for task, branch in dict(everywhere).items()}
 
 
 def _proposed_of(sample: Sample) -> tuple[str, ...]:
