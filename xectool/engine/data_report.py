@@ -243,7 +243,7 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], told: Told) -> tuple
 
 def _of_damage(errors: Sequence[Finding]) -> str:
     """Return what to do with the first damaged file: no line can write it again."""
-    damaged = (found for found in errors if _DAMAGED in found.evidence and found.fix)
+    damaged = (of for of in errors if _DAMAGED in of.evidence and of.fix and not of.fix.startswith("xectool "))
     return next((f"{found.where.partition(' branch ')[0]}: {found.fix}" for found in damaged), "")
 
 

@@ -93,9 +93,9 @@ def _by_guesses(
 
 
 def _guessed_of(by_names: ByNames) -> dict[str, str]:
-    """Return the setting and the branch of each truth that is guessed, and that all files have."""
+    """Return the setting and the branch of each truth that is guessed by its name, and that all files have."""
     guessed_in = by_names.sample.guesses.values()
-    found = {(task, guess.branch) for guesses in guessed_in for task, guess in guesses.items()}
+    found = {(task, of.branch) for guesses in guessed_in for task, of in guesses.items() if of.by == "name"}
     files = [file for file in (*by_names.sample.files, *by_names.others) if file.opened]
     everywhere = sorted(item for item in found if all(item[1] in file.branches for file in files))
     return {f"data.truth_branches.{task}={branch}": branch for task, branch in dict(everywhere).items()}
