@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shlex
@@ -17,7 +16,7 @@ from xectool.config.inputs import Place, input_name, place_of, split_tree
 from xectool.config.serialize import inline_yaml
 from xectool.config.truth_mends import going_on_from, written_by
 from xectool.engine.file_patterns import free_name, patterns
-from xectool.engine.written_files import Tree, Written, paths_of
+from xectool.engine.written_files import Tree, Written, files_and_options, paths_of
 from xectool.errors import in_shell
 from xectool.findings import Finding
 
@@ -78,7 +77,7 @@ class Told:
         command, mark, remark = line.partition(_REMARK)
         if not command.startswith(_CHECK):
             return line
-        files, own = self._with_the_rest(*_files_and_options(shlex.split(command)[2:]))
+        files, own = self._with_the_rest(*files_and_options(shlex.split(command)[2:]))
         if len(files) < len(self.files) and self._having(own) == {True, False} and _ALONE not in remark:
             mark, remark = _REMARK, "; ".join(filter(None, (remark, _ALONE)))
         kept = self._kept({word.partition("=")[0] for word in own})
@@ -106,7 +105,7 @@ class Told:
         begin, _, words = command.rpartition(f" {_CHECK}")
         if not begin:
             return line
-        named, own = _files_and_options(shlex.split(words))
+        named, own = files_and_options(shlex.split(words))
         written = Written.of(line)
         settings = written.settings(self.run)
         kept = self._kept({word.partition("=")[0] for word in (*own, *settings)})  # what is told already is not twice
@@ -261,12 +260,6 @@ def with_names(findings: Iterable[Finding], data: DataConfig) -> tuple[Finding, 
     named = [[file.where for file in sample] for sample in (files, others)]
     told = Told(named[0], None, [f"data.{name}" for name in names], named[1], files=files, others=others)
     return tuple(replace(item, fix=told.going_on(item.fix)) for item in findings)
-
-
-def _files_and_options(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the files of the words after ``check-data``, the first of them whatever it is called, and the rest."""
-    files = [*words[:1], *itertools.takewhile(lambda word: not word.startswith("-"), words[1:])]
-    return files, list(words[len(files) :])
 
 
 def _is_line(fix: str) -> bool:

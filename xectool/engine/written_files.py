@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -78,3 +79,9 @@ def _expanded(spec: str) -> list[str]:
         return expand_inputs(spec)
     except DataFileError:  # what is not there stays named, for others tell of it
         return [spec]
+
+
+def files_and_options(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the files of the words after ``check-data``, the first of them whatever it is called, and the rest."""
+    files = [*words[:1], *itertools.takewhile(lambda word: not word.startswith("-"), words[1:])]
+    return files, list(words[len(files) :])
