@@ -104,6 +104,12 @@ def shallow() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def unread_configs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let command lines be parsed whose configurations are not there: those in documents and messages."""
+    monkeypatch.setattr("xectool.engine.at_hand.read_document", lambda path: None)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Give each module a cache of events of its own.

@@ -242,9 +242,9 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], told: Told) -> tuple
 
 
 def _of_damage(errors: Sequence[Finding]) -> str:
-    """Return what to do with the first damaged file: no line can write it again."""
+    """Return the command that explains damage, with what to do with the first such file: no line can write it again."""
     damaged = (of for of in errors if _DAMAGED in of.evidence and of.fix and not of.fix.startswith("xectool "))
-    return next((f"{found.where.partition(' branch ')[0]}: {found.fix}" for found in damaged), "")
+    return next((f"{_DAMAGED}   # {found.where.partition(' branch ')[0]}: {found.fix}" for found in damaged), "")
 
 
 def _without_truth(facts: DataFacts) -> tuple[str, ...]:
