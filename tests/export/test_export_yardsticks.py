@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from xectool.engine.exports import events
 from xectool.engine.exports.events import yardsticks
 from xectool.engine.loading import load_checkpoint, ready_model
 from xectool.errors import OutputsDiffer
-from xectool.export import exporter, yardstick
+from xectool.export import exporter
 from xectool.export.exporter import Order, RawEvents
 from xectool.export.graphs import make_graph
 from xectool.export.reference import Arrays, expected
@@ -44,25 +43,6 @@ class Exact(Runtime):
             values = self.graph(*map(torch.from_numpy, wide))
         names = [port.name for port in self.graph.outputs]
         return {name: value.numpy().astype(np.float32) + self.extra for name, value in zip(names, values, strict=True)}
-
-
-def test_known_resolutions_need_no_prediction(
-    make_checkpoint: Any, simulated: RawEvents, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = make_checkpoint("regressor")
-    loaded = ready_model(load_checkpoint(source, "auto"), source, "auto", "cpu")
-    graph = make_graph(loaded.network, (), "raw")
-    known = {key: 1.0 for keys in yardstick._FROM_METRICS.values() for key in keys}
-
-    def refuse(*_: object) -> Arrays:
-        raise AssertionError("the network was asked")
-
-    monkeypatch.setattr(events, "expected", refuse)
-    found = yardsticks(loaded, graph, "raw", simulated, known)
-    assert all(stick.source.startswith("resolution (") for stick in found.values())
-    loaded.checkpoint.meta["progress"]["history"] = []
-    with pytest.raises(AssertionError, match="was asked"):  # the control
-        yardsticks(loaded, graph, "raw", simulated, {})
 
 
 @pytest.mark.parametrize("kind", ["mae", "inpainter"])

@@ -162,14 +162,11 @@ def compare(
     if watching is not None:
         watching.phase("verify: batches of events in their order and another", 0)
     sizes = (*(size for size in BATCH_SIZES if size < len(first)), len(first))
-    every = _feed(order, first, slice(None))
-    wanted, found = _wanted(order, every), Arrays()
     for size in sizes:
-        given = _first(every, size)
-        found = runtime.run(given)
-        parity.add(f"batch of {size}", _first(wanted, size), found, noise=_noise(order, given, metrics))
+        given = _feed(order, first, slice(0, size))
+        parity.add(f"batch of {size}", _wanted(order, given), runtime.run(given), noise=_noise(order, given, metrics))
     events = sizes[-1]
-    _compare_orders(order, runtime, every, found, metrics)
+    _compare_orders(order, runtime, first, metrics)
     if watching is not None:
         watching.phase("verify: edge cases", len(edges))
     for name, given in edges.items():
@@ -203,14 +200,10 @@ def _metric(order: Order, name: str) -> Metric:
     return in_network_units
 
 
-def _first(values: Arrays, size: int) -> Arrays:
-    """Return the first events of a batch."""
-    return {name: value[:size] for name, value in values.items()}
-
-
-def _compare_orders(order: Order, runtime: Runtime, given: Arrays, once: Arrays, metrics: dict[str, Metric]) -> None:
-    """Refuse outputs that depend on the other events of a batch, or change from run to run; ``once`` is the first."""
-    again = runtime.run(given)
+def _compare_orders(order: Order, runtime: Runtime, first: RawEvents, metrics: dict[str, Metric]) -> None:
+    """Refuse outputs that depend on the other events of a batch, or change from run to run."""
+    given = _feed(order, first, slice(0, BATCH_SIZES[-1]))
+    once, again = runtime.run(given), runtime.run(given)
     shuffled = np.random.default_rng(1).permutation(len(next(iter(given.values()))))
     moved = runtime.run({name: np.ascontiguousarray(value[shuffled]) for name, value in given.items()})
     back = {name: value[np.argsort(shuffled)] for name, value in moved.items()}

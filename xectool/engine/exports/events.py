@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -44,15 +43,15 @@ def yardsticks(
     known = {**metrics, **history[-1]}
     mask = torch.rand(first.npho.shape, generator=torch.Generator().manual_seed(1)) < HIDDEN_SHARE
     given = feed(graph, cast(Any, loaded.network).normalizer, first.npho, first.time, mask)
-    outputs = cache(lambda: expected(loaded.network, mode, given))  # seconds, which a known resolution saves
+    outputs = expected(loaded.network, mode, given)
     found = {}
     for port in graph.outputs:
         yardstick = from_metrics(port.name, known)
         if yardstick is not None and mode == NORMALIZED and isinstance(loaded.network, Regressor):
             yardstick = head_units(yardstick, cast(Any, loaded.network.target_transforms[port.name]), port.shape[0])
         if yardstick is None and port.name.startswith("pred_"):
-            yardstick = _of_sensors(port, outputs(), first, loaded, mask)
-        found[port.name] = yardstick or from_spread([outputs()[port.name]])
+            yardstick = _of_sensors(port, outputs, first, loaded, mask)
+        found[port.name] = yardstick or from_spread([outputs[port.name]])
     return found
 
 
