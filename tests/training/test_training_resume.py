@@ -228,7 +228,7 @@ def test_resume_with_silently_other_outputs_is_refused(tiny_config: Config, over
 def test_resume_with_another_loss_balance_is_refused(tiny_config: Config) -> None:
     config = tiny_config()
     engine.train(config, max_steps=1)
-    with pytest.raises(CheckpointError, match="loss_balance: manual"):
+    with pytest.raises(CheckpointError, match="--set loss_balance=manual"):
         engine.train(config, resume="auto", overrides=["loss_balance=auto"])
 
 
