@@ -28,6 +28,7 @@ from xectool.rules import RuleRun
 
 _SHOWN = 3
 _DAMAGED = "xectool explain XT-DATA-DAMAGED"
+_NOT_READ = "or take it out of the list"  # end of the fix of a file that cannot be read; odd numbers in it can be
 
 
 @dataclass(frozen=True)
@@ -243,7 +244,7 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], told: Told) -> tuple
 
 def _of_damage(errors: Sequence[Finding]) -> str:
     """Return the command that explains damage, with what to do with the first such file: no line can write it again."""
-    damaged = (of for of in errors if _DAMAGED in of.evidence and of.fix and not of.fix.startswith("xectool "))
+    damaged = (of for of in errors if _DAMAGED in of.evidence and of.fix.endswith(_NOT_READ))
     return next((f"{_DAMAGED}   # {found.where.partition(' branch ')[0]}: {found.fix}" for found in damaged), "")
 
 
