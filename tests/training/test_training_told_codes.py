@@ -103,7 +103,7 @@ def test_a_line_on_the_data_begins_with_the_code_that_the_diagnosis_finds(
     config = tiny_config(data=data | {"allow_overlap": True}, **sections)
     result = engine.train(config, observer=listener)
     recorded = [event for event in RunReader(Path(result.run_dir)).events() if event.kind == kind and event.message]
-    assert f"{CODES[kind]}: {recorded[0].message}" in listener.messages, listener.messages
+    assert f"warning {CODES[kind]}: {recorded[0].message}" in listener.messages, listener.messages
     assert CODES[kind] in {cause.code for cause in engine.diagnose.run(result.run_dir).causes}
     assert engine.explain(CODES[kind]).title
 
@@ -115,7 +115,7 @@ def test_noise_below_the_domain_of_the_scheme_is_no_finding(
     listener = Listener()
     engine.train(tiny_config(data={"train_path": path}), max_steps=3, observer=listener)
     said = sorted(text.partition(":")[0] for text in listener.messages if "invalid photon number" in text)
-    assert said == ["XT-NAN-DATA", "invalid photon number -5000"]
+    assert said == ["invalid photon number -5000", "warning XT-NAN-DATA"]
 
 
 def test_a_warning_on_the_scale_is_no_finding(tiny_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
