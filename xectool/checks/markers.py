@@ -58,11 +58,11 @@ class FileMarkers:
         """
         self.total += npho.size
         lowest = -np.inf if self.settings.below_domain == "zero" else NphoMap(self.settings).lowest
-        self._hide("npho", npho, (npho <= np.float32(UNKNOWN_ABOVE)) & (npho >= np.float32(lowest)), place)
-        lit = (npho <= np.float32(UNKNOWN_ABOVE)) & (npho >= np.float32(self.settings.npho_threshold))
-        self._hide("time", time, lit & (np.abs(time) <= UNKNOWN_ABOVE), place)
+        self._hide("npho", npho, npho, lowest, place)
+        self._hide("time", time, npho, self.settings.npho_threshold, place)
 
-    def _hide(self, channel: str, values: Array, is_read: npt.NDArray[np.bool_], place: Place) -> None:
+    def _hide(self, channel: str, values: Array, npho: Array, least: float, place: Place) -> None:
+        """Hide the markers of one channel, whose readings a network takes from the least photons on."""
         known: dict[float, Marker] = getattr(self, channel)
         for number in dict.fromkeys((*known, *markers_in(values, channel))):
             here = values == np.float32(number)
@@ -71,5 +71,8 @@ class FileMarkers:
             row, sensor = (int(axis) for axis in np.unravel_index(int(here.argmax()), here.shape))
             marker = known.setdefault(number, Marker(place.cell(row, sensor, number)))
             marker.count += int(np.count_nonzero(here))
-            marker.seen += int(np.count_nonzero(here & is_read))
+            photons = npho[here]
+            is_read = (photons >= np.float32(least)) & (photons <= np.float32(UNKNOWN_ABOVE))
+            if channel == "npho" or abs(number) <= UNKNOWN_ABOVE:  # a time beyond it is unknown to the network, too
+                marker.seen += int(np.count_nonzero(is_read))
             values[here] = DEAD_VALUE

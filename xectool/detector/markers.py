@@ -23,10 +23,8 @@ _MOST: Final = 5  # values that are looked at
 _BESIDE: Final = 0.01  # of its own readings: what else may lie as far out as half of it, as damage does
 _SHARE: Final = 0.01  # of all readings, where a value is no usual marker
 _EVENTS: Final = 0.5  # which have it: damage sits in a few
-_DOMINANT: Final = (
-    0.2,
-    5.0,
-)  # of all readings, and times as many as any other value: of a number among readings
+_DOMINANT_SHARE: Final = 0.2  # of all readings: of a number that lies among them
+_DOMINANT_TIMES: Final = 5.0  # as many as any other value out of range
 
 
 def markers_in(values: Array, channel: str) -> list[float]:
@@ -79,10 +77,9 @@ def _is_marker(number: float, often: list[tuple[float, int]], odd: Array, values
     repeated = sum(many for other, many in often if other * np.sign(number) > abs(number) / 2 and many >= _FEWEST)
     if int(np.count_nonzero(beyond)) - repeated <= _BESIDE * count and _is_far(number):
         return _is_usual(number) or ((number < 0 or count >= _SHARE * values.size) and _in_many(values, number))
-    share, times = _DOMINANT
     others = max((many for other, many in often if other != number), default=0)
     is_end = number > 0 and int(np.count_nonzero(odd > number)) <= _BESIDE * count  # saturated
-    return not is_end and count >= share * values.size and count >= times * others
+    return not is_end and count >= _DOMINANT_SHARE * values.size and count >= _DOMINANT_TIMES * others
 
 
 def _is_far(number: float) -> bool:
