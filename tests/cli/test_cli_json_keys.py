@@ -31,6 +31,7 @@ def test_keys_are_those_of_the_page(
         "simulate": (tmp_path / "new.root", "--events", "4"),
         "train": (config, *training),
         "check-data": (data,),
+        "convert": (data, "--into", tmp_path / "converted.root", "--scale", "energyTruth=1e-3"),
         "predict": (run / "checkpoint_last.pt", data, "--output", tmp_path / "out.root"),
         "inspect-ckpt": (run / "checkpoint_last.pt",),
         "estimate-memory": (config,),

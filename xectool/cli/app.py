@@ -17,6 +17,7 @@ from xectool.cli import (
     boundary,
     check_data,
     config,
+    convert,
     ctl,
     diagnose,
     estimate_memory,
@@ -49,6 +50,7 @@ app.command("train")(train.train)
 app.command("submit")(submit.submit)
 app.command("predict")(predict.predict)
 app.command("check-data")(check_data.check_data)
+app.command("convert")(convert.convert)
 app.command("inspect-ckpt")(inspect_ckpt.inspect_ckpt)
 app.command("lr-sweep")(lr_sweep.lr_sweep)
 app.command("estimate-memory")(estimate_memory.estimate_memory)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import xectool.engine.runs as runs
     from xectool.engine.checking import check_data
     from xectool.engine.comparison import compare
+    from xectool.engine.converting import convert
     from xectool.engine.explanation import explain
     from xectool.engine.exporting import export
     from xectool.engine.inspection import inspect_ckpt
@@ -40,6 +41,7 @@ __all__ = [
     "compare",
     "config",
     "control",
+    "convert",
     "diagnose",
     "estimate_memory",
     "explain",
@@ -68,6 +70,7 @@ _FUNCTIONS = {
     "command_again": "launching",
     "compare": "comparison",
     "control": "live",
+    "convert": "converting",
     "estimate_memory": "memory_estimate",
     "explain": "explanation",
     "export": "exporting",

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from xectool.findings.mends import Mend
+
 
 class Severity(Enum):
     """How much a finding matters."""
@@ -27,6 +29,7 @@ class Finding:
         evidence: Quoted numbers or lines, each with its source.
         fix: What to do, with a line to paste.
         other_unit: The branch whose values are in another unit, where that is what was found.
+        mends: What `convert` is to do; one line is made of those of all findings, and stands before the fix.
     """
 
     code: str
@@ -36,6 +39,7 @@ class Finding:
     evidence: tuple[str, ...] = ()
     fix: str = ""
     other_unit: str = ""
+    mends: tuple[Mend, ...] = ()
 
     def as_dict(self) -> dict[str, object]:
         """Return the finding in the shape of the ``--json`` contract."""

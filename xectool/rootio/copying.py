@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from xectool.errors import DataFileError
 from xectool.rootio.reader import EventFile
 from xectool.rootio.writer import BranchSpec
 
@@ -36,6 +37,23 @@ class CarriedBranches:
         """
         paths = _paths(file)
         return {name: file.read_entries(paths[name], start, stop) for name in self.specs}
+
+    def name_of(self, branch: str, file: EventFile) -> str:
+        """Return the name that a branch of a file, named as it is there or by the last part of that, is carried by.
+
+        Raises:
+            DataFileError: It is not there, or is not carried.
+        """
+        paths = _paths(file)
+        name = branch if branch in paths else next((name for name, path in paths.items() if path == branch), None)
+        if name is None:
+            raise file.missing_branch(branch)
+        file.column(paths[name])
+        if name not in self.specs:
+            reason = self.left_out.get(name, "the numbers that it counts are copied, and it is counted again")
+            where = f"{file.where} branch {branch}"
+            raise DataFileError(f"branch '{branch}' cannot be copied: {reason}", where=where, code="XT-DATA-TYPE")
+        return name
 
 
 def carried_branches(files: Sequence[EventFile]) -> CarriedBranches:
