@@ -662,6 +662,17 @@ def test_a_rate_that_was_too_high_for_a_while_is_named_where_the_loss_does_not_c
     assert [cause.code for cause in record(run).causes] == ([] if won_back else ["XT-CONFIG-LR"])
 
 
+@pytest.mark.parametrize("average", [0.99, None])
+def test_an_average_that_leaves_its_start_behind_does_not_excuse_a_rate_at_which_nothing_is_learned(
+    record: Record, course: Any, average: float | None
+) -> None:
+    """Its validations fell from each to the next in a run at 0.1, while the loss of its steps stood still."""
+    run = course(steps=80, per_epoch=8, lr=0.1, start=1.0, floor=1.0, config={"training": {"ema_decay": average}})
+    for epoch in range(1, 11):
+        run.epochs[epoch] = {"metrics": {"val/loss": 1.0 - 0.01 * epoch}}
+    assert [cause.code for cause in record(run).causes] == (["XT-CONFIG-LR"] if average else []), "the control"
+
+
 @pytest.mark.parametrize(("clip", "norm", "named"), [(1e-12, 1.0, True), (1e-3, 1.0, False), (1.0, 1e-10, False)])
 def test_a_gradient_that_is_clipped_away_names_the_clip(
     record: Record, course: Any, clip: float, norm: float, named: bool

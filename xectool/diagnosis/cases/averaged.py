@@ -63,6 +63,11 @@ def same_validations(evidence: Evidence, levels: Sequence[TermLevel]) -> str:
     return text if change <= (NEARLY_SAME if untrained else SAME) else ""
 
 
+def validates_average(evidence: Evidence) -> bool:
+    """Return whether what is validated are averaged weights."""
+    return not math.isnan(_share_of_run(evidence))
+
+
 def averages_too_long(evidence: Evidence) -> bool:
     """Return whether what is validated is an average of weights over a hundred times the steps of the run."""
     return _share_of_run(evidence) < TOO_LITTLE_OF_RUN

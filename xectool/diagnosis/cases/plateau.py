@@ -193,8 +193,15 @@ def still_falling(evidence: Evidence) -> bool:
     The first quarter is left out: there a network forgets its random start, whatever it learns. Validations look at
     the same events each time, so a fall from each to the next is no noise.
     """
-    if _validations_fall(evidence) or _all_fall(evidence) or _validations_trend(evidence):
-        return True
+    validated = _validations_fall(evidence) or _all_fall(evidence) or _validations_trend(evidence)
+    return validated or steps_fall(evidence)
+
+
+def steps_fall(evidence: Evidence) -> bool:
+    """Return the same of the losses of steps alone.
+
+    Validations of averaged weights fall while the average leaves its random start behind, whatever is learned.
+    """
     losses = evidence.steps["loss"][evidence.steps.good_rows]
     quarter = losses.size // 4
     if quarter < _FEWEST_STEPS // 4:

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xectool.diagnosis import fixes
+from xectool.diagnosis.cases.averaged import validates_average
 from xectool.diagnosis.cases.growth import HIGH_LR
-from xectool.diagnosis.cases.plateau import still_falling, term_levels
+from xectool.diagnosis.cases.plateau import steps_fall, still_falling, term_levels
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import number
@@ -46,7 +47,10 @@ class RateBeyondReason(DiagnosisRule):
         high = rows[np.nan_to_num(steps["lr"][rows]) > HIGH_LR]
         calm = rows[rows < high[0]][-CALM_STEPS:] if high.size else rows[:0]
         long = LONG if calm.size < START_STEPS else LONG // 2
-        if high.size < FEWEST or float(np.sum(steps["lr"][high])) < long * HIGH_LR or still_falling(evidence):
+        if high.size < FEWEST or float(np.sum(steps["lr"][high])) < long * HIGH_LR:
+            return
+        falls = steps_fall if validates_average(evidence) else still_falling
+        if falls(evidence):
             return
         after = high if high.size >= long else rows[rows >= high[0]]
         late = after[after.size // 2 :]
