@@ -8,6 +8,7 @@ import math
 import mmap
 import os
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from xectool.config.guards import GuardsConfig
 from xectool.config.load import load_config
 from xectool.config.platform import fitting_compile_threads
 from xectool.errors import (
+    CheckpointError,
     ConfigError,
     DataUnusable,
     DeviceError,
@@ -362,6 +364,29 @@ def test_full_host_memory_warns_then_stops(parts: RunParts, monkeypatch: pytest.
     with pytest.raises(OutOfMemory) as caught:
         look()
     assert caught.value.code == "XT-OOM-HOST"
+
+
+@pytest.mark.parametrize("workers", [2, 0])
+def test_what_full_host_memory_proposes_goes_on_inside_the_epoch(
+    tiny_config: Config, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """It proposed other windows, which a resume inside an epoch refuses."""
+    options = {"prefetch_factor": 2} if workers else {}
+    config = tiny_config(data={"num_workers": workers, **options})
+    with monkeypatch.context() as full:
+        full.setattr("xectool.training.guards.memory.available_memory", lambda: 0)
+        with pytest.raises(OutOfMemory) as caught:
+            engine.train(config)
+    words = shlex.split(caught.value.fix, comments=True)
+    assert words[:2] == ["--resume", "auto"]
+    overrides = [word for word in words[2:] if word != "--set"]
+    assert overrides == ["data.num_workers=1"] * bool(workers) + ["training.activation_checkpointing=stages"]
+    with pytest.raises(CheckpointError, match="middle of an epoch"):  # the control
+        engine.train(config, resume="auto", overrides=["data.chunksize=8"])
+    result = engine.train(config, resume="auto", overrides=overrides)
+    (resume,) = (event for event in RunReader(Path(result.run_dir)).events() if event.kind == "resume")
+    assert resume.step == 1, "inside the first epoch"
+    assert result.status == "finished"
 
 
 def test_leak_of_5_mb_a_step_is_seen_and_flat_memory_is_not(parts: RunParts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -856,15 +881,42 @@ def test_next_command_of_a_nan_looks_for_the_event(tmp_path: Path) -> None:
 
 def test_resume_from_moments_that_are_not_finite_is_refused(tiny_config: Config) -> None:
     from xectool.checkpoint import store
-    from xectool.errors import CheckpointError
 
     config = tiny_config()
     run_dir = Path(engine.train(config, max_steps=2).run_dir)
-    saved = store.load(run_dir / store.LAST_NAME)
-    saved.training["optimizer"]["state"][0]["exp_avg"].fill_(float("nan"))
-    store.save(run_dir / store.LAST_NAME, saved)
+    last, older = run_dir / store.LAST_NAME, run_dir / store.epoch_name(1)
+    whole = store.load(last)
+    damaged = store.load(last)
+    damaged.training["optimizer"]["state"][0]["exp_avg"].fill_(float("nan"))
+    store.save(last, damaged)
+    with pytest.raises(CheckpointError, match="not finite") as caught:
+        engine.train(config, resume="auto")  # nothing else is there
+    assert caught.value.code == "XT-CKPT-NONE"
     with pytest.raises(CheckpointError) as caught:
-        engine.train(config, resume="auto")
+        engine.train(config, resume=str(last))
     assert caught.value.code == "XT-NAN-RESUME"
     (resume,) = (event for event in RunReader(run_dir).events() if event.kind == "resume")
     assert resume.data["optimizer_finite"] is False
+
+    store.save(older, replace(whole, meta=whole.meta | {"step": 1}))  # what the line proposes goes on from this one
+    proposed = shlex.split(caught.value.fix, comments=True)
+    assert proposed == ["--resume", str(run_dir)]
+    assert engine.train(config, resume=proposed[1], max_steps=3).steps == 3
+    resumed = [event for event in RunReader(run_dir).events() if event.kind == "resume"]
+    assert resumed[-1].data["path"] == str(older)
+
+
+@pytest.mark.parametrize("which", ["model", "ema"])
+def test_the_newest_checkpoint_of_a_run_holds_numbers(tiny_config: Config, which: str) -> None:
+    from xectool.checkpoint import store
+
+    run_dir = Path(engine.train(tiny_config(training={"ema_decay": 0.9}), max_steps=2).run_dir)
+    last, older = run_dir / store.LAST_NAME, run_dir / store.epoch_name(1)
+    store.save(older, store.load(last))
+    assert store.newest(run_dir)[0] == last
+    damaged = store.load(last)
+    next(value for value in getattr(damaged, which).values() if value.is_floating_point()).fill_(float("inf"))
+    store.save(last, damaged)
+    path, _, (error,) = store.newest(run_dir)
+    assert path == older
+    assert error.code == "K08"

@@ -33,8 +33,13 @@ def require_checksums(path: Path) -> None:
         raise _refused(path, problem, "XT-CKPT-CORRUPT")
 
 
-def require_finite(weights: Mapping[str, Tensor], path: str | Path) -> None:
+def require_finite(weights: Mapping[str, Tensor], path: str | Path, what: str = "weights") -> None:
     """Refuse weights that give no numbers; masks that are added before a softmax may be infinite.
+
+    Args:
+        weights: Tensors by name.
+        path: File that they are from.
+        what: What they are, for the message.
 
     Raises:
         CheckpointError: A value is NaN or infinite; the message names the first such tensor.
@@ -44,7 +49,7 @@ def require_finite(weights: Mapping[str, Tensor], path: str | Path) -> None:
         if found is not None and found.num_nonfinite and not may_be_infinite(name, value):
             place = f"{found.first_value} at {list(found.first_nonfinite)}"
             problem = f"{found.num_nonfinite} of {value.numel()} values of {name} are not finite; the first is {place}"
-            raise _refused(path, f"the weights cannot be used: {problem}", "K08")
+            raise _refused(path, f"the {what} cannot be used: {problem}", "K08")
 
 
 def _refused(path: str | Path, problem: str, code: str) -> CheckpointError:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
+from torch import Tensor
 
 from xectool.checkpoint import foreign, format, safetensors_store
 from xectool.checkpoint.format import Checkpoint
@@ -27,7 +28,7 @@ from xectool.checkpoint.names import BEST_NAME as BEST_NAME
 from xectool.checkpoint.names import LAST_NAME as LAST_NAME
 from xectool.checkpoint.names import USE_ANOTHER
 from xectool.checkpoint.names import epoch_name as epoch_name
-from xectool.checkpoint.soundness import require_checksums
+from xectool.checkpoint.soundness import require_checksums, require_finite
 from xectool.errors import CheckpointError, DiskError, XecError, in_shell
 from xectool.errors.unreadable import ARCHIVE_ERRORS
 from xectool.runlog.atomic import sync_directory
@@ -165,8 +166,9 @@ def is_safetensors(path: Path) -> bool:
 def newest(run_dir: Path) -> tuple[Path, Checkpoint, list[XecError]]:
     """Return the furthest sound checkpoint of a run, and why better candidates were passed over.
 
-    That is ``checkpoint_last.pt`` where it is sound; else the one with the most optimizer steps, whatever the times
-    of the files say: copying a run directory does not keep them.
+    Sound is what is whole and holds numbers, in weights, average and optimizer alike. That is ``checkpoint_last.pt``
+    where it is sound; else the one with the most optimizer steps, whatever the times of the files say: copying a run
+    directory does not keep them.
 
     Raises:
         CheckpointError: The run holds no sound checkpoint.
@@ -178,6 +180,9 @@ def newest(run_dir: Path) -> tuple[Path, Checkpoint, list[XecError]]:
     for path in [last, *others] if last.exists() else others:
         try:
             checkpoint = load(path)
+            require_finite(checkpoint.model, path)
+            require_finite(checkpoint.ema, path, "averaged weights")
+            require_finite(_moments(checkpoint), path, "optimizer's moments")
         except CheckpointError as error:
             rejected.append(error)
             continue
@@ -194,6 +199,14 @@ def newest(run_dir: Path) -> tuple[Path, Checkpoint, list[XecError]]:
         fix="start afresh: leave out --resume and choose another --run-name",
         code="XT-CKPT-NONE",
     )
+
+
+def _moments(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    optimizer = checkpoint.training.get("optimizer")
+    state = optimizer.get("state") if isinstance(optimizer, dict) else None
+    each = {key: item for key, item in (state if isinstance(state, dict) else {}).items() if isinstance(item, dict)}
+    named = {f"{name} of parameter {key}": value for key, item in each.items() for name, value in item.items()}
+    return {name: value for name, value in named.items() if isinstance(value, Tensor)}
 
 
 # What garbled bytes make the unpickler raise; it runs no code, but it trusts the structure of what it reads.

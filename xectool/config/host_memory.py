@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
 from xectool.config.data import DataConfig
 from xectool.config.root import RunConfig
+from xectool.config.serialize import inline_yaml
 
 BYTES_PER_EVENT = 4760 * 2 * 4
 # Resident memory of `xectool train` without tensors and loader (x86-64, torch 2.13 CPU, measured): 40 MB more just
@@ -25,6 +27,26 @@ BASE, READERS, GPU_DRIVER = "interpreter and libraries", "reader processes", "dr
 SHUFFLED, AHEAD, VALIDATED = "shuffling window", "windows read ahead", "windows of validation"
 BATCHES, BLOCKS, CACHED = "batches", "blocks being read", "events being cached"
 BATCHES_HELD = 3  # being filled, in use, and freed late
+WORKER_OPTIONS: Final = ("prefetch_factor", "persistent_workers", "mp_context", "timeout_s")  # CFG-15
+
+
+def reader_settings(data: Mapping[str, Any], count: int) -> tuple[str, ...]:
+    """Return the settings for so many reading processes; without any, what only processes have is given up as well.
+
+    They change no batch: a run takes them wherever it goes on.
+
+    Args:
+        data: The section ``data`` of a configuration, in which keys may be missing.
+        count: Reading processes.
+
+    >>> reader_settings({"num_workers": 4, "prefetch_factor": 8}, 0)
+    ('data.num_workers=0', 'data.prefetch_factor=null')
+    """
+    fields = DataConfig.model_fields
+    given = {name: data.get(name, fields[name].default) for name in WORKER_OPTIONS if name in data}
+    changed = [name for name, value in given.items() if value != fields[name].default]
+    without = [f"data.{name}={inline_yaml(fields[name].default)}" for name in changed]
+    return (f"data.num_workers={count}", *(without if count == 0 else ()))
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from xectool.config import rates
-from xectool.config.data import DataConfig
+from xectool.config.host_memory import reader_settings
 from xectool.config.left_out import KEY
 from xectool.config.order_keys import ORDER_KEYS
-from xectool.config.serialize import inline_yaml
 from xectool.diagnosis.evidence.evidence import MAX_EVENTS_PER_KIND, Evidence
 from xectool.diagnosis.evidence.files import CONFIG_FILE, train_files
 from xectool.diagnosis.evidence.incidents import number
@@ -20,7 +19,6 @@ from xectool.diagnosis.evidence.run_place import beside, inside, plain_name
 from xectool.errors import event_named, in_shell
 
 RECOVERY_CLIP: Final = 0.5  # F042
-WORKER_OPTIONS: Final = ("prefetch_factor", "persistent_workers", "mp_context", "timeout_s")  # CFG-15
 MOST_FILES: Final = 8  # in a line to paste
 _BEST, _LAST = "checkpoint_best.pt", "checkpoint_last.pt"
 
@@ -49,14 +47,9 @@ def resume(evidence: Evidence, *settings: str) -> str:
 
 
 def workers(evidence: Evidence, count: int) -> tuple[str, ...]:
-    """Return the settings for so many reading processes; without any, what only processes have is given up as well."""
-    fields = DataConfig.model_fields
-    without = [
-        f"data.{name}={inline_yaml(fields[name].default)}"
-        for name in WORKER_OPTIONS
-        if evidence.setting(f"data.{name}", fields[name].default) != fields[name].default
-    ]
-    return (f"data.num_workers={count}", *(without if count == 0 else ()))
+    """Return the settings for so many reading processes."""
+    data = evidence.setting("data")
+    return reader_settings(data if isinstance(data, Mapping) else {}, count)
 
 
 def has_finished(evidence: Evidence) -> bool:

@@ -87,8 +87,10 @@ def memory_fix(evidence: Evidence, fault: MemoryFault) -> str:
     if fault.code == "XT-OOM-FOREIGN":
         return f"nvidia-smi; {fixes.resume(evidence)}"
     if fault.code == "XT-OOM-HOST":
+        workers = int(evidence.setting("data.num_workers", 0) or 0)
+        if workers:  # a run may go on inside an epoch with fewer of them, not with other windows
+            return fixes.resume(evidence, *fixes.workers(evidence, workers // 2))
         half = max(1, int(evidence.setting("data.chunksize", 8192) or 8192) // 2)
-        workers = int(evidence.setting("data.num_workers", 0) or 0) // 2
-        return fixes.resume(evidence, f"data.chunksize={half}", *fixes.workers(evidence, workers))
+        return fixes.resume(evidence, f"data.chunksize={half}")
     first = ladder(evidence.config)[0]
     return fixes.resume(evidence, *first.settings)

@@ -11,12 +11,13 @@ from typing import Final
 
 import numpy as np
 
+from xectool.config.host_memory import reader_settings
 from xectool.config.platform import available_memory
+from xectool.config.root import RunConfig
 from xectool.data.loader import loader_memory_bytes
 from xectool.errors import OutOfMemory
 from xectool.runlog.process import resident_bytes, tree_memory
 from xectool.training.guards.base import Guard, Notice, StepFacts
-from xectool.training.process.memory_faults import smaller_batches
 from xectool.training.stepping.parts import RunParts
 from xectool.training.stepping.state import Progress
 from xectool.training.symptoms.kept_graphs import kept_graphs
@@ -76,10 +77,23 @@ class HostMemory(Guard):
                 f"{used / 1e9:.1f} of {budget / 1e9:.1f} GB of the host memory{whose} are in use; the run is saved and "
                 "stops before the system kills it",
                 where=f"step {progress.step}",
-                fix=f"--set data.chunksize={max(1, self.parts.config.data.chunksize // 2)} and --resume auto; "
-                f"{smaller_batches(self.parts.config)}",
+                fix=_with_less(self.parts.config),
                 code="XT-OOM-HOST",
             )
+
+
+def _with_less(config: RunConfig) -> str:
+    """Return options with which the same command goes on where it stopped, and takes less of the host's memory.
+
+    Windows and batches are none of them: inside an epoch a resume keeps which events a batch holds.
+    """
+    workers = config.data.num_workers
+    fewer = reader_settings(config.data.model_dump(), workers // 2) if workers else ()
+    recomputed = "training.activation_checkpointing=stages"
+    free = config.training.activation_checkpointing == "none"
+    settings = " ".join(f"--set {item}" for item in (*fewer, *([recomputed] if free else [])))
+    end = f"from the end of an epoch on also --set data.chunksize={max(1, config.data.chunksize // 2)}"
+    return f"--resume auto {settings}   # {end}" if settings else f"--resume auto   # with more memory; {end}"
 
 
 class MemoryGrowth(Guard):

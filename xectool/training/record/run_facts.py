@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xectool.checkpoint.names import BEST_NAME
 from xectool.config.root import RegressorConfig
 from xectool.errors import CheckpointError, in_shell
 from xectool.training.optimization.parameter_blocks import weight_norm
@@ -94,7 +93,7 @@ def require_sound_resume(facts: dict[str, Any]) -> None:
     raise CheckpointError(
         f"the {what} in the checkpoint are not finite, so every step after it would be lost",
         where=facts["path"],
-        fix=f"--resume {in_shell(Path(facts['path']).with_name(BEST_NAME))}   # or an earlier one of the run",
+        fix=f"--resume {in_shell(Path(facts['path']).parent)}   # the furthest checkpoint there that holds numbers",
         code="XT-NAN-RESUME",
     )
 
