@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 # As `make test` has it: runs of this process and of the programs it starts are compared to the bit.
@@ -246,3 +246,20 @@ def warm() -> Iterator[WarmCommands]:
             yield WarmCommands(address, Path(place), program)
             assert server.stdin is not None
             server.stdin.close()
+
+
+@pytest.fixture
+def warm_estimates(warm: WarmCommands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is estimated in fresh processes that have their imports behind them, two of four seconds of CPU each.
+
+    What a process takes itself, and how one ends that dies, is for tests without this.
+    """
+    from xectool.training.memory_estimate import child
+
+    def run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        if "estimate" not in command:
+            return subprocess.run(command, check=options.pop("check"), **options)
+        given = {name: options["env"][name] for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")}
+        return warm.run(*command[command.index("-m") :], **given)
+
+    monkeypatch.setattr(child, "subprocess", SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired))

@@ -80,9 +80,9 @@ def test_an_export_is_told_what_the_older_system_does_not_store(reference_dir: P
     told = ["tasks.energy.log_transform=true"]
     engine.predict(source, data, output=tmp_path / "eager.root", max_events=4, names=told)
     engine.predict(source, data, output=tmp_path / "onnx.root", max_events=4, names=told, engine="onnx")
-    plain = engine.export(source, output=tmp_path / "plain.onnx")
-    result = engine.export(source, output=tmp_path / "told.onnx", names=told)
-    engine.predict(tmp_path / "told.onnx", data, output=tmp_path / "told.root", max_events=4)
+    plain = engine.export(source, to="safetensors", output=tmp_path / "plain.safetensors")
+    result = engine.export(source, to="torchscript", output=tmp_path / "told.pt", names=told)
+    engine.predict(tmp_path / "told.pt", data, output=tmp_path / "told.root", max_events=4)
     first, *others = (
         uproot.open(tmp_path / name)["tree/pred_energy"].array(library="np")
         for name in ("eager.root", "onnx.root", "told.root")
@@ -94,7 +94,7 @@ def test_an_export_is_told_what_the_older_system_does_not_store(reference_dir: P
     assert left.problem == "the file does not tell its losses: no logarithm for timing"
 
 
-@pytest.mark.parametrize("file", ["network.onnx", "network.safetensors"])
+@pytest.mark.parametrize("file", ["network.pt", "network.safetensors"])
 def test_a_threshold_that_is_told_goes_with_the_file(file: str, reference_dir: Path, tmp_path: Path) -> None:
     """The exported file held the assumed one, and predicted other sensors without a word."""
     source, data = older("mae", reference_dir, tmp_path), [str(reference_dir / "data/synth_tiny.root")]
@@ -105,7 +105,7 @@ def test_a_threshold_that_is_told_goes_with_the_file(file: str, reference_dir: P
     engine.export(source, output=tmp_path / file, names=told)
     exported = engine.predict(tmp_path / file, data, output=tmp_path / "exported.root", max_events=4)
     assert exported.metrics[LOSS] == pytest.approx(eager.metrics[LOSS], rel=1e-3)
-    if file.endswith("onnx"):
+    if file.endswith("pt"):
         runtime = engine.predict(source, data, output=tmp_path / "onnx.root", max_events=4, names=told, engine="onnx")
         assert runtime.metrics[LOSS] == pytest.approx(eager.metrics[LOSS], rel=1e-3)
         with pytest.raises(UsageError, match="only names in the files can be told"):

@@ -48,7 +48,7 @@ class Phases(NullObserver):
         self.names.append(name)
 
 
-pytestmark = pytest.mark.deep
+pytestmark = [pytest.mark.deep, pytest.mark.usefixtures("warm_estimates")]
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart.yaml"
 GPU_KEYS = {
