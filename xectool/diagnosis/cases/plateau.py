@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -25,18 +23,15 @@ step, and weights start at about 1 / sqrt(fan-in), 0.03 for the widest layers he
 MOST_OF_RUN: Final = 0.5  # of the steps; a schedule that ends at 0 is there in its last ones only
 FEWEST_STEPS: Final = 100  # after the warm-up; a sound run of fewer steps may not have learned anything yet
 FEWEST_EVENTS: Final = 360  # a hundred steps of two events each say less than their number
-FALLING_SHARE: Final = 0.03  # of the loss, between the second and the last quarter of the run
 SAMPLED_FROM: Final = 40_000  # events of a validation; the best constant for so many is that of a sample of 20 000
 OF_THE_SAME: Final = 0.9999  # of the loss of the best constant for all of them: both are sums of float32
 OBJECTIVE: Final = "total"
 """Term of the whole objective; the only one of the sensor kinds. A young network is far above its trivial loss."""
 VALIDATED: Final = "val/loss"
-_FALLS: Final = 3  # one after the other
 LAST_STEPS: Final = 50
 _WILD_SIGMA: Final = 5.0
 _TAIL: Final = 0.5  # of the mean loss: what is left of it without the wild steps, where the truth has a tail
 _FEWEST_STEPS: Final = 20
-_FEWEST_QUARTER: Final = 3  # validations, to be compared with three others
 
 
 DEAD_STEPS: Final = 20
@@ -179,99 +174,12 @@ def enough_to_learn(evidence: Evidence) -> bool:
     return len(evidence.epochs) >= MAX_EPOCHS or learned >= MAX_STEPS
 
 
-def learned_beside(evidence: Evidence, tasks: Sequence[str]) -> list[str]:
-    """Return which other tasks have learned where all of these are at their constant for good, else nothing."""
-    flat = {level.term: level.trivial_reached for level in term_levels(evidence) if level.tells_alone}
-    stuck = bool(tasks) and all(flat.get(task, False) for task in tasks)
-    done = stuck and enough_to_learn(evidence) and not still_falling(evidence)
-    return [term for term, at_constant in flat.items() if done and not at_constant]
-
-
-def still_falling(evidence: Evidence) -> bool:
-    """Return whether the loss of the last quarter is below that of the second by more than noise: no plateau yet.
-
-    The first quarter is left out: there a network forgets its random start, whatever it learns. Validations look at
-    the same events each time, so a fall from each to the next is no noise.
-    """
-    validated = _validations_fall(evidence) or _all_fall(evidence) or _validations_trend(evidence)
-    return validated or steps_fall(evidence)
-
-
-def steps_fall(evidence: Evidence) -> bool:
-    """Return the same of the losses of steps alone.
-
-    Validations of averaged weights fall while the average leaves its random start behind, whatever is learned.
-    """
-    losses = evidence.steps["loss"][evidence.steps.good_rows]
-    quarter = losses.size // 4
-    if quarter < _FEWEST_STEPS // 4:
-        return False
-    early, late = losses[quarter : 2 * quarter], losses[-quarter:]
-    # 1.25 is the error of a median over that of a mean
-    noise = 1.25 * math.hypot(spread(early), spread(late)) / math.sqrt(quarter)
-    return median(early) - median(late) > max(FALLING_SHARE * abs(median(early)), 3.0 * noise)
-
-
-def _validations_fall(evidence: Evidence) -> bool:
-    """Return whether each of the last validations gave less than the one before it; the very first is left out.
-
-    Beside a task that cannot be learned the whole falls little. A task that falls below what the best constant for the
-    validated events gives does not converge to one: no constant gets there.
-    """
-    known = _falling(evidence, (VALIDATED,))
-    return (bool(known) and known[0] - known[-1] > FALLING_SHARE * abs(known[0])) or any(
-        level.below_every_constant and _falling(evidence, _names(level.term)) for level in term_levels(evidence)
-    )
-
-
 def collapsed(evidence: Evidence) -> EventRecord | None:
     """Return the last notice of predictions that hardly vary; None for an early one that a later validation undid."""
     event = evidence.last("collapsed")
     if event is None or not event.data.get("early"):
         return event
     return None if any(later.step > event.step for later in evidence.of("validation")) else event
-
-
-def _all_fall(evidence: Evidence) -> bool:
-    """Return whether training and validation gave less from each of the last epochs to the next, without the first.
-
-    Few events and few epochs: one of the two may do so by chance, both seldom do. Predictions that have collapsed to a
-    constant fall to no more than it gives.
-    """
-    if collapsed(evidence) is not None:
-        return False
-    both = ("train/loss", VALIDATED)
-    rows = [[epoch.metrics[name] for name in both] for epoch in evidence.epochs if epoch.metrics.keys() >= {*both}]
-    last = np.array(rows[1:][-_FALLS:])
-    if len(last) < _FALLS or not (np.diff(last, axis=0) < 0).all():
-        return False
-    return bool(last[0, 0] - last[-1, 0] > FALLING_SHARE * abs(last[0, 0]))
-
-
-def _validations_trend(evidence: Evidence) -> bool:
-    """Return whether the last quarter of the validations gave less than the second by more than noise, and still falls.
-
-    The steps of a small data set scatter by more than it learns in a run; its validations scatter little from one to
-    the next. What converges to a constant has most of its fall behind it; so have predictions that have collapsed.
-    """
-    values = np.array([epoch.metrics[VALIDATED] for epoch in evidence.epochs if VALIDATED in epoch.metrics][1:])
-    values = values[np.isfinite(values)]
-    quarter = values.size // 4
-    if quarter < _FEWEST_QUARTER or collapsed(evidence) is not None:
-        return False
-    starts = (quarter, values.size - 2 * quarter, values.size - quarter)
-    early, before, late = (float(values[start : start + quarter].mean()) for start in starts)
-    # The variance of one value is half that of a difference, of the difference of two means 2 / quarter of one value.
-    noise = float(np.diff(values[quarter:]).std()) / math.sqrt(quarter)
-    fall = early - late
-    return fall > max(FALLING_SHARE * abs(early), 3.0 * noise) and before - late > max(fall / 3.0, 2.0 * noise)
-
-
-def _falling(evidence: Evidence, names: tuple[str, ...]) -> list[float]:
-    """Return the last values of a validation loss where each is less than the one before, else nothing."""
-    values = [epoch.metrics[name] for epoch in evidence.epochs for name in names if name in epoch.metrics]
-    known = values[1:][-_FALLS - 1 :]
-    return known if len(known) > _FALLS and all(later < earlier for earlier, later in pairwise(known)) else []
 
 
 def travel(evidence: Evidence) -> float:
@@ -295,11 +203,12 @@ def no_step_size(evidence: Evidence) -> str:
 
 def _validation(evidence: Evidence, term: str) -> float:
     for epoch in reversed(evidence.epochs):
-        for name in _names(term):
+        for name in validation_names(term):
             if name in epoch.metrics:
                 return float(epoch.metrics[name])
     return math.nan
 
 
-def _names(term: str) -> tuple[str, ...]:
+def validation_names(term: str) -> tuple[str, ...]:
+    """Return the names that the validation loss of a term may have."""
     return (VALIDATED,) if term == OBJECTIVE else (f"val/{term}/loss", f"val/loss_{term}")

@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 
 from xectool.config.tasks import HEADLINE_METRICS
 from xectool.diagnosis import fixes
-from xectool.diagnosis.cases.plateau import still_falling
+from xectool.diagnosis.cases.falling import still_falling
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import mapping, number

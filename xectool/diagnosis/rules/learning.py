@@ -13,6 +13,7 @@ from xectool.config.model import RegressorModelConfig
 from xectool.config.training import RegressorTrainingConfig
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cases.averaged import averages_the_start, averages_too_long, same_validations
+from xectool.diagnosis.cases.falling import learned_beside, still_falling
 from xectool.diagnosis.cases.plateau import (
     DEAD_STEPS,
     TRIVIAL_SHARE,
@@ -20,10 +21,8 @@ from xectool.diagnosis.cases.plateau import (
     collapsed,
     enough_to_learn,
     few_events,
-    learned_beside,
     lowered,
     no_step_size,
-    still_falling,
     term_levels,
 )
 from xectool.diagnosis.cause import Cause, DiagnosisRule

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cases.averaged import validates_average
+from xectool.diagnosis.cases.falling import steps_fall, still_falling
 from xectool.diagnosis.cases.growth import HIGH_LR
-from xectool.diagnosis.cases.plateau import steps_fall, still_falling, term_levels
+from xectool.diagnosis.cases.plateau import term_levels
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import number
