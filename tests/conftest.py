@@ -263,3 +263,14 @@ def warm_estimates(warm: WarmCommands, monkeypatch: pytest.MonkeyPatch) -> None:
         return warm.run(*command[command.index("-m") :], **given)
 
     monkeypatch.setattr(child, "subprocess", SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired))
+
+
+@pytest.fixture
+def paste(warm: WarmCommands) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return what runs a printed line in a shell, as a user does."""
+
+    def run(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PATH": f"{warm.directory}:{os.environ['PATH']}"}
+        return subprocess.run(line, shell=True, cwd=folder, env=environment, capture_output=True, text=True)
+
+    return run

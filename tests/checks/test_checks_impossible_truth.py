@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,7 +58,7 @@ def test_all_events_of_all_tasks_and_of_validation_are_left_out_by_one_setting(
 def test_too_many_to_name_are_said_to_be_and_the_line_marks_them(odd: Any, check: Any) -> None:
     named, many = (outside(check(odd(f"{count}.root", range(count))))[0] for count in (16, 17))
     assert excluded(named).count("16.root") == 16
-    assert "too many to name, and this line marks them all" in many.fix
+    assert "too many to name in data.exclude" in many.fix
 
 
 def test_an_event_counts_once_and_more_than_training_leaves_out_are_an_error(odd: Any, check: Any) -> None:
@@ -89,7 +88,7 @@ def test_of_files_to_compare_with_no_event_is_left_out(
     for options in ({}, {"config": config}):
         (found,) = outside(check(good, against=[str(other)], **options))
         assert found.severity.value == "warning"
-        assert found.fix.startswith(sys.executable)
+        assert found.fix.startswith("xectool convert ")
         assert 'known"' in found.fix
         assert "exclude" not in found.fix
         (alone,) = outside(check(other, **options))  # the control

@@ -80,9 +80,9 @@ def test_the_unit_is_told_with_the_guess_and_is_in_the_line_of_all_units(rows: R
     checked = named(e_true=1e3 * rows["energyTruth"], uvwTruth=10 * rows["uvwTruth"])
     (told,) = (item for item in checked.findings if "may be 'e_true'" in item.problem)
     assert told.problem.endswith("'e_true', in MeV")
-    (line,) = {item.fix for item in checked.findings if "# all units of" in item.fix}
-    assert "uvwTruth=0.1" in line
-    assert "e_true=0.001" in line, "a second line wrote the file again"
+    (line,) = {item.fix for item in checked.findings if item.fix.startswith("xectool convert ")}
+    assert "--scale uvwTruth=0.1" in line
+    assert "--scale e_true=0.001" in line, "a second line wrote the file again"
 
 
 def test_the_truth_is_told_with_its_unit_where_the_name_of_the_photons_is_proposed_too(

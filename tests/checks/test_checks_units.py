@@ -19,6 +19,7 @@ from xectool.findings import Finding, Report
 
 FACTORS = {"relative_time": 1e9, "energyTruth": 1e3, "uvwTruth": 10.0, "timeTruth": 1e9}
 Write = Callable[..., str]
+Paste = Callable[[str, Path], subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -48,23 +49,32 @@ def of_units(findings: tuple[Finding, ...]) -> dict[str, Finding]:
     return {item.where.rpartition(" branch ")[2].split()[0]: item for item in units}
 
 
-def test_one_pass_names_all_branches_and_one_line_mends_all_files(written: Write, tmp_path: Path) -> None:
+def test_one_pass_names_all_branches_and_one_line_mends_all_files(written: Write, tmp_path: Path, paste: Paste) -> None:
     """With a line a branch and file three files took nine passes."""
     files = [written(f"f{n}.root", n + 1, FACTORS) for n in range(2)]
-    odd, sound = written("odd.root", 3, {"energyTruth": 1e3}), written("sound.root", 4, {})
+    odd, sound = written("odd.root", 3, {"energyTruth": 1e3, "relative_time": 1e9}), written("sound.root", 4, {})
     checked = engine.check_data([*files, sound], CheckOptions(against=(odd,)))
     found = of_units(checked.findings)
     assert set(found) == set(FACTORS)
     (line,) = {item.fix for item in found.values()}
     assert checked.next == line
-    assert line.endswith("# all units of 3 files at once, into f0_units.root, f1_units.root, odd_units.root")
-    subprocess.run(line, shell=True, cwd=tmp_path, check=True)
-    mended = [str(tmp_path / name) for name in ("f0_units.root", "f1_units.root", "odd_units.root")]
+    command, *_, remark = line.split("   # ")
+    assert remark == "all that 3 files need"
+    assert command.split(" && ")[0] == (
+        f"xectool convert {files[0]} {files[1]} --into f0_converted.root --into f1_converted.root --scale "
+        "energyTruth=0.001 --scale relative_time=1e-09 --scale timeTruth=1e-09 --scale uvwTruth=0.1"
+    )
+    assert (
+        f"xectool convert {odd} --into odd_converted.root --scale energyTruth=0.001 --scale relative_time=1e-09" in line
+    )
+    assert paste(line, tmp_path).returncode == 0, "the check at its end too"
+    mended = [str(tmp_path / name) for name in ("f0_converted.root", "f1_converted.root", "odd_converted.root")]
     again = engine.check_data([*mended, sound])
     assert (of_units(again.findings), again.is_bad) == ({}, False)
 
 
-def test_what_else_a_file_needs_goes_on_from_the_line_of_all_units(written: Write, tmp_path: Path) -> None:
+def test_what_else_a_file_needs_is_done_by_the_same_line(written: Write, tmp_path: Path, paste: Paste) -> None:
+    """It was a second line, which went on from what the first wrote."""
     path = written("both.root", 1, {"energyTruth": 1e3, "timeTruth": 1e9})
     with uproot.open(path) as file:
         columns = dict(file["tree"].arrays(library="np"))
@@ -75,10 +85,9 @@ def test_what_else_a_file_needs_goes_on_from_the_line_of_all_units(written: Writ
     findings = engine.check_data(path).findings
     (units,) = {item.fix for item in of_units(findings).values()}
     (other,) = (item.fix for item in findings if "NaN, infinite" in item.problem)
-    assert "# after the line that writes both_units.root" in other
-    for line in (units, other):
-        subprocess.run(line, shell=True, cwd=tmp_path, check=True)
-    again = engine.check_data(str(tmp_path / "both_units_whole.root"))
+    assert other == f"{units}; or leave these events out (data.exclude)"
+    paste(units, tmp_path)
+    again = engine.check_data(str(tmp_path / "both_converted.root"))
     assert [item for item in again.findings if item.code == "DAT-16" and item.severity.value != "info"] == []
 
 
@@ -102,7 +111,7 @@ def test_units_of_a_truth_that_is_proposed_are_told_beside_those_that_were_read(
     found = of_units(engine.check_data(path, CheckOptions(config=config)).findings)
     assert set(found) == {"relative_time", "mc_energy", "uvwTruth", "timeTruth"}
     (line,) = {item.fix for item in found.values()}
-    assert "mc_energy=0.001" in line
+    assert "--scale mc_energy=0.001" in line
 
 
 def test_units_are_told_where_the_tree_has_another_name_too(written: Write, tmp_path: Path) -> None:
@@ -129,7 +138,7 @@ def test_a_deep_check_of_a_configuration_tells_units_those_of_truth_where_it_is_
     truths = {"energyTruth", "uvwTruth", "timeTruth"} if kind == "regressor" else set()
     assert {item.other_unit for item in units} == {"relative_time"} | (truths & {"energyTruth"}), "what is trained on"
     assert {item.fix for item in units} == {units[0].fix}
-    assert "f0_units.root, f1_units.root" in units[0].fix
+    assert "--into f0_converted.root --into f1_converted.root" in units[0].fix
     told = engine.check_data(files[0], CheckOptions(config=config)).findings
     assert {item.other_unit for item in told if item.other_unit} == {"relative_time"} | truths
     sound = [written(f"s{n}.root", n + 1, {"uvwTruth": 10.0}) for n in range(2)]
@@ -171,35 +180,27 @@ def test_a_deep_check_of_many_files_leads_to_the_check_of_all(written: Write, tm
     assert line.startswith(f"xectool check-data '{tmp_path}/f*.root' --config {config}   # ")
 
 
-def test_lines_that_write_files_say_what_they_wrote_and_what_comes_next(written: Write, tmp_path: Path) -> None:
-    """They wrote without a word, and what they wrote had to be found by hand."""
+def test_a_line_says_what_it_wrote_and_checks_it(written: Write, tmp_path: Path, paste: Paste) -> None:
+    """It wrote without a word, and what it wrote had to be found by hand."""
     names = {"energyTruth": "mc energy"}
     files = [written("f0.root", 1, FACTORS, names), written("f1.root", 2, {"energyTruth": 1e3}, names)]
     told = CheckOptions(overrides=("data.truth_branches.energy=mc energy",))
     (line,) = {item.fix for item in of_units(engine.check_data(files, told).findings).values()}
-    said = run(line, tmp_path)
-    assert len(said) == 3, said
-    assert said[0].startswith(f"wrote f0_units.root: 24 events of {files[0]}, with mc energy x 0.001 ")
-    assert said[1] == f"wrote f1_units.root: 24 events of {files[1]}, with mc energy x 0.001"
-    begin = "next: xectool check-data f0_units.root f1_units.root --set 'data.truth_branches.energy=mc energy'"
-    assert said[2] == begin
-    with uproot.open(files[1]) as file:
-        columns = dict(file["tree"].arrays(library="np"))
-    columns["uvwTruth"][[3, 5]] = np.nan
-    with uproot.recreate(tmp_path / "nan.root") as file:
-        file.mktree("sev", {key: (value.dtype, value.shape[1:]) for key, value in columns.items()})
-        file["sev"].extend(columns)
-    nan = f"{tmp_path}/nan.root:sev"
-    (line,) = (item.fix for item in engine.check_data(nan, told).findings if "NaN, infinite" in item.problem)
-    units, whole = (run(text, tmp_path) for text in (engine.check_data(nan, told).next, line))
-    assert units[0].startswith("wrote nan_GeV.root: 24 events of ")
-    assert whole[0] == "wrote nan_GeV_whole.root: 24 events of nan_GeV.root, uvwTruth changed in 2"
-    assert whole[1] == "next: xectool check-data nan_GeV_whole.root:sev --set 'data.truth_branches.energy=mc energy'"
+    assert check_of(line) == [
+        "check-data", "f0_converted.root", "f1_converted.root", "--set", "data.truth_branches.energy=mc energy",
+    ]  # fmt: skip
+    ended = paste(line, tmp_path)
+    wrote = [text for text in ended.stderr.splitlines() if text.startswith("wrote ")]
+    assert len(wrote) == 2, ended.stderr
+    assert wrote[0].startswith(f"wrote f0_converted.root: 24 events of {files[0]}, ")
+    assert "mc energy x 0.001 (24 changed)" in wrote[0]
+    assert wrote[1] == f"wrote f1_converted.root: 24 events of {files[1]}, mc energy x 0.001 (24 changed)"
+    assert "files: 2, events: 48" in ended.stderr, "they are checked"
 
 
 @pytest.mark.parametrize("told", [(), ("data.batch_size=8",)])
 def test_the_line_of_one_branch_keeps_the_proposed_name_and_what_was_told_once(
-    written: Write, tmp_path: Path, told: tuple[str, ...]
+    written: Write, tmp_path: Path, told: tuple[str, ...], paste: Paste
 ) -> None:
     """The check of proposed names had put its settings behind the line, and the last seven words were no file then."""
     config = tmp_path / "c.yaml"
@@ -209,16 +210,15 @@ def test_the_line_of_one_branch_keeps_the_proposed_name_and_what_was_told_once(
         checked = engine.check_data(path, options)
         (item,) = of_units(checked.findings).values()
         assert item.other_unit == "relative_time"
-        wrote, following = run(item.fix, tmp_path)
-        assert wrote.startswith(f"wrote f_s.root: 24 events of {path}, relative_time changed in 24")
-        words = shlex.split(following)
+        assert "relative_time x 1e-09 (24 changed)" in paste(item.fix, tmp_path).stderr
+        words = check_of(item.fix)
         settings = [value for option, value in itertools.pairwise(words) if option == "--set"]
-        assert words[:4] == ["next:", "xectool", "check-data", "f_s.root"]
+        assert words[:2] == ["check-data", "f_converted.root"]
         assert sorted(settings) == sorted(("data.npho_branch=light", *told))
         assert words.count("--config") == bool(options.config)
         again = replace(options, overrides=settings)
-        assert of_units(engine.check_data(str(tmp_path / "f_s.root"), again).findings) == {}
-        (tmp_path / "f_s.root").unlink()
+        assert of_units(engine.check_data(str(tmp_path / "f_converted.root"), again).findings) == {}
+        (tmp_path / "f_converted.root").unlink()
 
 
 def test_what_comes_next_is_the_line_of_the_finding_which_tells_the_configuration_once(
@@ -242,10 +242,11 @@ def test_lines_of_a_configuration_check_what_they_write_by_its_names(written: Wr
     with pytest.raises(InvalidConfigError) as refused:
         engine.config.check(config, deep=True)
     (line,) = {item.fix for item in refused.value.findings if item.other_unit}
-    told = "--set data.npho_branch=light --set 'data.truth_branches.energy=mc energy'"
-    assert run(line, tmp_path)[-1] == f"next: xectool check-data f0_units.root --against f1_units.root {told}"
+    told = ["--set", "data.npho_branch=light", "--set", "data.truth_branches.energy=mc energy"]
+    assert check_of(line) == ["check-data", "f0_converted.root", "--against", "f1_converted.root", *told]
 
 
-def run(line: str, folder: Path) -> list[str]:
-    """Return what a line says when it is pasted."""
-    return subprocess.run(line, shell=True, cwd=folder, check=True, capture_output=True, text=True).stdout.splitlines()
+def check_of(line: str) -> list[str]:
+    """Return the words of the check that a line ends with."""
+    words = shlex.split(line, comments=True)
+    return words[len(words) - words[::-1].index("xectool") :]

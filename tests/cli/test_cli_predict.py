@@ -98,6 +98,8 @@ def test_truth_in_another_unit_than_what_is_predicted_is_told(
     told = [item.problem for item in found if item.code == "DAT-16"]
     assert len(told) == (factor != 1.0)
     assert all("energy looks like MeV, not GeV" in problem for problem in told)
+    lines = [item.fix.partition(" && ")[0] for item in found if item.code == "DAT-16"]
+    assert lines == [f"xectool convert {tmp_path}/t.root --into t_converted.root --scale energyTruth=0.001"] * len(told)
 
 
 def test_files_with_and_without_truth_are_predicted_together(files: Path, trained: Any, tmp_path: Path) -> None:

@@ -78,3 +78,15 @@ def test_a_long_line_of_several_findings_is_printed_once(capsys: pytest.CaptureF
     show_findings(console(), [Finding("DAT-16", Severity.ERROR, "p", f"{name}.root", (), line) for name in "ab"])
     said = capsys.readouterr().err.replace("\n", "")
     assert (said.count("xxxx" * 100), said.count("the line of DAT-16 above, of a.root")) == (1, 1)
+
+
+def test_what_else_helps_is_said_beside_a_line_that_was_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "xectool convert " + "x" * 500
+    fixes = [f"{line}   # all that 1 file needs", f"{line}   # all that 1 file needs; or leave it out"]
+    found = [Finding("DAT-16", Severity.ERROR, "p", "a.root", (), fix) for fix in fixes]
+    show_findings(console(), found, next_line=fixes[0])
+    said = capsys.readouterr().err.splitlines()
+    assert [text for text in said if "fix:" in text] == [
+        "  fix: the line after Next",
+        "  fix: the line after Next   # all that 1 file needs; or leave it out",
+    ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -92,7 +91,7 @@ def broken(tiny_data: Path, tmp_path: Path) -> Path:
 
 
 def test_truth_that_is_no_number_is_told_before_the_first_step(
-    tiny_config: Config, tiny_data: Path, tmp_path: Path
+    tiny_config: Config, tiny_data: Path, tmp_path: Path, paste: Any
 ) -> None:
     target = tmp_path / "unknown.root"
     with uproot.open(tiny_data / "train_000.root") as file:
@@ -112,8 +111,8 @@ def test_truth_that_is_no_number_is_told_before_the_first_step(
     beside = f" --against {tiny_data / 'val.root'}:tree"  # the run's own validation stays what it is
     assert engine.check_data(str(target)).next == found.fix.replace(beside, "", 1), "as check-data says it"
     assert beside in found.fix
-    subprocess.run(found.fix, shell=True, cwd=tmp_path, check=True)
-    mended = tmp_path / "unknown_whole.root"
+    paste(found.fix, tmp_path)
+    mended = tmp_path / "unknown_converted.root"
     found_then = engine.check_data(str(mended)).findings
     assert "DAT-16" not in {item.code for item in found_then if item.severity.value != "info"}
     with uproot.open(mended) as file:
@@ -133,7 +132,15 @@ def test_truth_that_is_no_number_is_told_before_the_first_step(
     ],
 )
 def test_a_truth_in_another_unit_is_told_before_the_first_step_with_the_line_that_mends_it(
-    tiny_config: Config, tiny_data: Path, tmp_path: Path, branch: str, task: str, factor: float, unit: str, right: str
+    tiny_config: Config,
+    tiny_data: Path,
+    tmp_path: Path,
+    branch: str,
+    task: str,
+    factor: float,
+    unit: str,
+    right: str,
+    paste: Any,
 ) -> None:
     """It was told at the end alone, by the diagnosis."""
     target, columns = tmp_path / "unit.root", columns_of(tiny_data / "train_000.root")
@@ -155,12 +162,12 @@ def test_a_truth_in_another_unit_is_told_before_the_first_step_with_the_line_tha
     first = next(index for index, line in enumerate(heard) if found.problem in line)
     told = in_lines(found)
     assert heard[first : first + len(told)] == told, "as any command says it"
-    subprocess.run(found.fix, shell=True, cwd=tmp_path, check=True)
-    mended = columns_of(tmp_path / f"unit_{right}.root")
+    paste(found.fix, tmp_path)
+    mended = columns_of(tmp_path / "unit_converted.root")
     assert mended[branch][5].max() == np.float32(1e10)
     known = np.arange(len(mended[branch])) != 5
     assert np.allclose(mended[branch][known], columns_of(tiny_data / "train_000.root")[branch][known], rtol=1e-6)
-    config = tiny_config(data={"train_path": str(tmp_path / f"unit_{right}.root")}, tasks=tasks)
+    config = tiny_config(data={"train_path": str(tmp_path / "unit_converted.root")}, tasks=tasks)
     assert "DAT-16" not in {item.code for item in engine.train(config, max_steps=0, run_name="mended").findings}
 
 

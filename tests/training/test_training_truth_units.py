@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 import uproot
 from xectool import engine
-from xectool.config.unit_mends import written_at_once
 from xectool.detector.truth_ranges import NEVER_FILLED_FIX
 from xectool.diagnosis.cause import Cause
 from xectool.engine.checking import CheckOptions
@@ -21,6 +21,7 @@ from xectool.findings import Finding, Severity
 from xectool.rootio.writer import TreeWriter
 
 Config = Callable[..., Path]
+Paste = Callable[[str, Path], subprocess.CompletedProcess[str]]
 ENERGY = {"energy": {"enabled": True, "scale": "auto", "shift": "auto"}, "uvwFI": {"enabled": False}}
 
 
@@ -63,12 +64,13 @@ def warned(paths: list[str], *settings: str) -> list[Finding]:
     return [item for item in found if item.code == "DAT-16" and item.severity.value != "info"]
 
 
-def paste(line: str, where: Path) -> None:
-    """Run the line of a finding as a user does."""
-    subprocess.run(line, shell=True, cwd=where, check=True)
+def written_by(line: str) -> list[str]:
+    """Return the files that a line writes."""
+    words = shlex.split(line, comments=True)
+    return [after for word, after in itertools.pairwise(words) if word == "--into"]
 
 
-def test_the_line_takes_the_unit_of_the_file_it_names(scaled: Any, told: Any, tmp_path: Path) -> None:
+def test_the_line_takes_the_unit_of_the_file_it_names(scaled: Any, told: Any, tmp_path: Path, paste: Paste) -> None:
     """A file in keV before larger ones in MeV was multiplied by 1e-3."""
     files = [scaled("a.root", energyTruth=1e6), *(scaled(f"b{n}.root", energyTruth=1e3) for n in range(2))]
     for (found,) in (told(files), warned(files)):
@@ -77,25 +79,30 @@ def test_the_line_takes_the_unit_of_the_file_it_names(scaled: Any, told: Any, tm
         assert [line.split(", ")[0] for line in found.evidence] == [
             f"{path}:tree: {unit}" for path, unit in zip(files, ("keV", "MeV", "MeV"), strict=True)
         ]
-        assert "# all units of 3 files at once, into a_units.root, b0_units.root, b1_units.root" in found.fix
+        assert found.fix.endswith("   # all that 3 files need")
+        assert found.fix.count("xectool convert ") == 2, "of a.root, and of both in MeV"
         paste(found.fix, tmp_path)
-        for name in ("a_units.root", "b0_units.root"):
+        for name in ("a_converted.root", "b0_converted.root"):
             energies = columns_of(tmp_path / name)["energyTruth"]
             assert np.allclose(energies, columns_of(Path(files[1]))["energyTruth"] / 1e3, rtol=1e-6)
+            (tmp_path / name).unlink()
+        (tmp_path / "b1_converted.root").unlink()
 
 
-def test_the_line_of_a_file_whose_name_does_not_end_in_root(scaled: Any, tmp_path: Path) -> None:
+def test_the_line_of_a_file_whose_name_does_not_end_in_root(scaled: Any, tmp_path: Path, paste: Paste) -> None:
     """It was cut at a colon that such a name does not have; training refuses it, check-data reads it."""
     path, rows = tmp_path / "run7.dat", columns_of(Path(scaled("a.root")))
-    for factor, bad, mended in ((1e3, 1.0, "run7_GeV.root:events"), (1.0, np.nan, "run7_whole.root:events")):
+    for factor, bad in ((1e3, 1.0), (1.0, np.nan)):
         truth = factor * rows["energyTruth"]
         truth[3] *= bad
         with uproot.recreate(path) as file:
             file["events"] = rows | {"energyTruth": truth.astype("f4")}
         (found,) = warned([str(path)], "data.tree_name=events")
-        assert f"{path} events energyTruth" in found.fix
+        assert found.fix.startswith(f"xectool convert {path} --into run7_converted.root ")
+        assert " --tree events && " in found.fix
         paste(found.fix, tmp_path)
-        assert warned([str(tmp_path / mended)]) == []
+        assert warned([f"{tmp_path}/run7_converted.root:events"]) == []
+        (tmp_path / "run7_converted.root").unlink()
 
 
 def test_several_files_in_another_unit_are_counted(scaled: Any, told: Any) -> None:
@@ -103,12 +110,14 @@ def test_several_files_in_another_unit_are_counted(scaled: Any, told: Any) -> No
     sound = scaled("sound.root")
     for (found,) in (told([sound, *odd]), warned([sound, *odd])):
         assert "looks like MeV, not GeV, in 2 of 3 files: typical size" in found.problem
-        assert found.fix.endswith("# all units of 2 files at once, into odd0_units.root, odd1_units.root")
+        assert found.fix.endswith("   # all that 2 files need")
+        assert " --into odd0_converted.root --into odd1_converted.root --scale " in found.fix
         assert found.where == f"{odd[0]}:tree branch energyTruth"
     for (found,) in (told(odd), warned(odd)):
         assert "looks like MeV, not GeV: typical size" in found.problem
         assert found.where == f"2 files, first {odd[0]}:tree branch energyTruth"
-        assert found.fix.endswith("# all units of 2 files at once, into odd0_units.root, odd1_units.root")
+        assert found.fix.endswith("   # all that 2 files need")
+        assert " --into odd0_converted.root --into odd1_converted.root --scale " in found.fix
 
 
 def test_files_too_small_to_be_judged_alone_have_no_line(scaled: Any, told: Any) -> None:
@@ -127,17 +136,17 @@ def test_validation_in_another_unit_has_its_own_warning(scaled: Any, told: Any) 
     ]
 
 
-def test_two_branches_are_mended_at_once(scaled: Any, told: Any, tmp_path: Path) -> None:
+def test_two_branches_are_mended_at_once(scaled: Any, told: Any, tmp_path: Path, paste: Paste) -> None:
     path = scaled("two.root", energyTruth=1e3, timeTruth=1e9)
     tasks = ENERGY | {"timing": {"enabled": True, "scale": "auto", "shift": "auto"}}
     for found in (told([path], tasks), warned([path])):
         first, second = sorted(found, key=lambda item: item.where)
         assert first.fix == second.fix
-        paste(first.fix, tmp_path)
-    assert warned([str(tmp_path / "two_units.root")]) == []
+    paste(first.fix, tmp_path)
+    assert warned([str(tmp_path / "two_converted.root")]) == []
 
 
-def test_impossible_truths_are_counted(scaled: Any, told: Any, tmp_path: Path) -> None:
+def test_impossible_truths_are_counted(scaled: Any, told: Any, tmp_path: Path, paste: Paste) -> None:
     path = scaled("far.root")
     for entries in ([7], [7, 9]):
         rows = columns_of(Path(path))
@@ -149,7 +158,7 @@ def test_impossible_truths_are_counted(scaled: Any, told: Any, tmp_path: Path) -
         assert found.problem.endswith(f"; {len(entries)} such in all, left out of the training")
         assert "leave these events out: --set " in found.fix
         paste(found.fix, tmp_path)
-        mended = columns_of(tmp_path / f"far{len(entries)}_known.root")["energyTruth"]
+        mended = columns_of(tmp_path / f"far{len(entries)}_converted.root")["energyTruth"]
         assert np.flatnonzero(mended > 1e9).tolist() == entries
         assert np.array_equal(np.delete(mended, entries), np.delete(rows["energyTruth"], entries))
 
@@ -158,7 +167,7 @@ def test_impossible_truths_are_counted(scaled: Any, told: Any, tmp_path: Path) -
     ("branch", "value", "told_by"), [("uvwTruth", 400.0, "outside of what is possible"), ("timeTruth", 9e-6, "sigma")]
 )
 def test_the_line_of_check_data_for_a_truth_far_from_all_mends_it(
-    scaled: Any, tmp_path: Path, branch: str, value: float, told_by: str
+    scaled: Any, tmp_path: Path, branch: str, value: float, told_by: str, paste: Paste
 ) -> None:
     rows = columns_of(Path(scaled("far.root")))
     rows[branch].reshape(len(rows[branch]), -1)[3, -1] = value
@@ -167,13 +176,13 @@ def test_the_line_of_check_data_for_a_truth_far_from_all_mends_it(
         writer.extend(rows)
     (found,) = (item for item in warned([str(target)]) if told_by in item.problem)
     paste(found.fix, tmp_path)
-    mended = columns_of(tmp_path / "odd_known.root")[branch]
+    mended = columns_of(tmp_path / "odd_converted.root")[branch]
     assert np.argwhere(mended > 1e9).tolist() == [[3, 2] if branch == "uvwTruth" else [3]]
     assert np.array_equal(np.delete(mended, 3, axis=0), np.delete(rows[branch], 3, axis=0))
-    assert warned([str(tmp_path / "odd_known.root")]) == []
+    assert warned([str(tmp_path / "odd_converted.root")]) == []
 
 
-def test_a_file_is_written_again_once_for_all_ends_of_a_range(scaled: Any, tmp_path: Path) -> None:
+def test_a_file_is_written_again_once_for_all_ends_of_a_range(scaled: Any, tmp_path: Path, paste: Paste) -> None:
     """-999 for three components was a line each, and the second and third copied what the first had mended."""
     rows = columns_of(Path(scaled("far.root")))
     rows["uvwTruth"][3] = -999.0
@@ -183,7 +192,7 @@ def test_a_file_is_written_again_once_for_all_ends_of_a_range(scaled: Any, tmp_p
     found = [item for item in warned([str(target)]) if "outside of what is possible" in item.problem]
     assert len(found) == 1, "one for all components"
     paste(found[0].fix, tmp_path)
-    assert warned([str(tmp_path / "odd_known.root")]) == []
+    assert warned([str(tmp_path / "odd_converted.root")]) == []
 
 
 def test_a_unit_that_was_told_before_the_first_step_is_not_told_by_another_name_at_the_end(
@@ -198,8 +207,8 @@ def test_a_unit_that_was_told_before_the_first_step_is_not_told_by_another_name_
     assert [cause.code for cause in engine.diagnose.run(result.run_dir).causes][:1] == ["XT-TARGET-SCALE"]
 
 
-def test_lines_pasted_one_after_the_other_mend_all_of_a_file_and_of_one_of_the_same_name(
-    scaled: Any, tiny_config: Config, tmp_path: Path
+def test_one_line_mends_all_of_a_file_and_of_one_of_the_same_name(
+    scaled: Any, tiny_config: Config, tmp_path: Path, paste: Paste
 ) -> None:
     """The second of two wrote the file with what the first had mended as it was, or in place of the other file."""
     (tmp_path / "val").mkdir()
@@ -209,12 +218,11 @@ def test_lines_pasted_one_after_the_other_mend_all_of_a_file_and_of_one_of_the_s
     checked = engine.check_data(paths[0], CheckOptions(against=(paths[1],))).findings
     for findings in (engine.train(config, max_steps=0, run_name="r").findings, checked):
         lines = [item.fix for item in findings if item.code == "DAT-16" and item.severity.value != "info"]
-        assert len(lines) == 4
-        for line in lines:
-            paste(line, tmp_path)
-        written = {word for line in lines for word in line.split() if word.endswith(".root")} - set(paths)
-        whole = [name for name in sorted(written) if not warned([str(tmp_path / name)])]
-        assert len(whole) == 2, "of each file there is one in which energy and time are right"
+        assert [len(lines), len(set(lines))] == [4, 1]
+        paste(lines[0], tmp_path)
+        assert [warned([str(tmp_path / name)]) for name in written_by(lines[0])] == [[], []]
+        for name in written_by(lines[0]):
+            (tmp_path / name).unlink()
 
 
 def test_truths_that_were_never_filled_are_counted(scaled: Any, told: Any, tmp_path: Path) -> None:
@@ -234,10 +242,10 @@ def test_truths_that_were_never_filled_are_counted(scaled: Any, told: Any, tmp_p
 def test_no_two_lines_write_the_same_file_and_none_writes_an_input(
     scaled: Any, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of four lines the third wrote t_units.root again; the first wrote in place of an input of that name."""
+    """Of four lines the third wrote t_converted.root again; the first wrote in place of an input of that name."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "val").mkdir()
-    names = ["t.root", "val/t.root", "t_units.root"]
+    names = ["t.root", "val/t.root", "t_converted.root"]
     for name, sizes in zip(names, ({"energyTruth": 1e3, "timeTruth": 1e9},) * 2 + ({},), strict=True):
         scaled(name, **sizes)
     tasks = ENERGY | {"timing": {"enabled": True, "scale": "auto", "shift": "auto"}}
@@ -247,7 +255,7 @@ def test_no_two_lines_write_the_same_file_and_none_writes_an_input(
     for findings in (trained, checked):
         lines = [item.fix for item in findings if item.code == "DAT-16" and item.severity.value != "info"]
         (line,) = set(lines)
-        targets = [target for *_, target in written_at_once(line)]
+        targets = written_by(line)
         assert [len(lines), len(targets), len(set(targets))] == [4, 2, 2], targets
         assert not set(targets) & set(names), targets
 

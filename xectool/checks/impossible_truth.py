@@ -11,10 +11,11 @@ from xectool.config.guards import GuardsConfig
 from xectool.config.impossible_room import room_for_impossible
 from xectool.config.left_out import leaving_out
 from xectool.config.root import RegressorConfig
-from xectool.config.truth_mends import MOST_NAMED, impossible_truth_fix
+from xectool.config.truth_mends import MOST_NAMED, excluding, possible
 from xectool.detector.truth_ranges import other_unit, told_impossible
 from xectool.errors import in_shell
 from xectool.findings import Finding, Severity
+from xectool.findings.mends import Mend
 
 
 def impossible_truths(code: str, facts: DataFacts, task: str, scan: TargetScan) -> Iterator[Finding]:
@@ -27,6 +28,7 @@ def impossible_truths(code: str, facts: DataFacts, task: str, scan: TargetScan) 
     trained = _trained(facts)
     first = scan.first_impossible
     assert first is not None
+    paths = dict.fromkeys(path for path, _ in scan.impossible)
     exclude = leaving_out_odd(facts) if task in trained else None
     is_learnt = task in trained and facts.is_training and len(_events(facts.sample, trained)) > _room(facts)
     yield Finding(
@@ -34,7 +36,8 @@ def impossible_truths(code: str, facts: DataFacts, task: str, scan: TargetScan) 
         Severity.ERROR if is_learnt else Severity.WARNING,
         told_impossible(task, first.value, sum(len(entries) for _, entries in scan.impossible)),
         f"{event_place(first, scan.branch)} component {first.sensor}",
-        fix=impossible_truth_fix(*facts.place_of(first.path), scan.branch, task, len(facts.sample.files), exclude),
+        fix=excluding(exclude),
+        mends=tuple(Mend(*facts.place_of(path), scan.branch, possible(task)) for path in paths),
     )
 
 

@@ -8,10 +8,11 @@ from xectool.checks.data_facts import DataFacts, event_place
 from xectool.checks.facts import arguments
 from xectool.checks.targets import TargetScan
 from xectool.config.root import RegressorConfig
-from xectool.config.truth_mends import nonfinite_truth_fix
+from xectool.config.truth_mends import BY_HAND
 from xectool.detector.truth_ranges import told_no_number
 from xectool.errors import counted
 from xectool.findings import Finding, Severity
+from xectool.findings.mends import Change, Mend
 
 
 def may_be_trained(facts: DataFacts, task: str) -> bool:
@@ -72,8 +73,8 @@ def _no_number(code: str, facts: DataFacts, task: str, scan: TargetScan, total: 
     shown = tuple(f"{event_place(cell, scan.branch)} [{cell.sensor}]: {cell.value}" for cell in scan.first)
     is_trained = may_be_trained(facts, task)
     what = "; training warns, and leaves the events out of the task's loss" if is_trained and facts.is_training else ""
-    fix = nonfinite_truth_fix(*facts.place_of(scan.first[0].path), scan.branch)
+    mends = tuple(Mend(*facts.place_of(path), scan.branch, Change(is_finite=True)) for path in scan.odd_files)
     is_most = scan.nonfinite > scan.known and bool(what)
     severity = Severity.ERROR if is_most else Severity.WARNING
     problem = told_no_number(task, scan.nonfinite, total) + what
-    return Finding(code, severity, problem, event_place(scan.first[0], scan.branch), shown, fix)
+    return Finding(code, severity, problem, event_place(scan.first[0], scan.branch), shown, BY_HAND, mends=mends)

@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 
 from xectool.checks.data_facts import DataFacts, sensor_place
 from xectool.checks.markers import Marker
-from xectool.checks.unit_mends import unit_mends
-from xectool.config.unit_mends import all_at_once
 from xectool.detector.markers import marker_words
 from xectool.findings import Finding, Severity
+from xectool.findings.mends import Change, Mend
+from xectool.findings.mends import Marker as NumberMarker
 
 _SHOWN: Final = 10
 
@@ -41,7 +41,7 @@ def marker_findings(code: str, facts: DataFacts) -> Iterator[Finding]:
 
 
 def _finding(code: str, facts: DataFacts, branch: str, number: float, files: list[_Held]) -> Finding:
-    mends = [mend for mend in unit_mends(facts) if mend.markers]
+    change = Change((NumberMarker(number),))
     seen = sum(held.marker.seen for held in files)
     of_all = len(facts.sample.markers)
     many = f", in {len(files)} of {of_all} files" if of_all > 1 else ""
@@ -57,6 +57,6 @@ def _finding(code: str, facts: DataFacts, branch: str, number: float, files: lis
         f"'{branch}' of '{files[0].where}'{many}); xectool knows 1e10 and NaN: {effect}",
         sensor_place(files[0].marker.first, branch),
         tuple(f"{held.where}: {held.share}" for held in files[:_SHOWN] if many),
-        all_at_once(mends),
         other_unit=branch,
+        mends=tuple(Mend(*facts.place_of(held.where), branch, change) for held in files),
     )

@@ -18,7 +18,7 @@ from xectool.checks.targets import TargetScan, scaled_error
 from xectool.checks.unit_mends import units_of_truth
 from xectool.config.root import RegressorConfig
 from xectool.config.tasks import TaskConfig
-from xectool.config.truth_mends import lone_truth_fix
+from xectool.config.truth_mends import BY_HAND
 from xectool.detector.truth_ranges import (
     NEVER_FILLED_FIX,
     RANGES,
@@ -27,6 +27,7 @@ from xectool.detector.truth_ranges import (
 )
 from xectool.errors import counted
 from xectool.findings import Finding, Severity
+from xectool.findings.mends import Change, Marker, Mend
 from xectool.rules import Rule
 
 _MAD_TO_SIGMA: Final = 1.4826
@@ -156,10 +157,10 @@ class TruthIsSound(Rule[DataFacts]):
         where = f"{event_place(cell, scan.branch)} component {cell.sensor}"
         unit = RANGES[task].unit
         if sigmas > _ABSURD:
-            place = (*facts.place_of(cell.path), scan.branch)
-            fix = lone_truth_fix(*place, cell.value, cell.sensor if scan.width > 1 else None)
-            reason = f"{sigmas:.3g} sigma from the rest"
-            yield self.warning(where, f"the truth of task {task} is {cell.value:.6g} {unit}: {reason}", fix)
+            marker = Marker(cell.value, cell.sensor if scan.width > 1 else None)
+            mend = Mend(*facts.place_of(cell.path), scan.branch, Change((marker,)))
+            problem = f"the truth of task {task} is {cell.value:.6g} {unit}: {sigmas:.3g} sigma from the rest"
+            yield replace(self.warning(where, problem, BY_HAND), mends=(mend,))
         elif sigmas > _FAR:
             yield self.info(where, f"the truth of task {task} reaches {cell.value:.6g} {unit}, {sigmas:.1f} sigma away")
 

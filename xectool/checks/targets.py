@@ -42,6 +42,7 @@ class TargetScan:
         unknown: Events that carry the marker 1e10.
         nonfinite: Events of which a number is NaN, infinite or beyond 1e10.
         first: The first of those numbers; the sensor is the component.
+        odd_files: The files that hold such.
         lowest: Smallest of each component, with its place.
         highest: Largest of each component, with its place.
         odd_units: Files whose truth is in another unit, each judged by itself.
@@ -59,6 +60,7 @@ class TargetScan:
     unknown: int = 0
     nonfinite: int = 0
     first: list[Cell] = field(default_factory=list)
+    odd_files: list[str] = field(default_factory=list)
     nonpositive: int = 0
     odd_units: list[OddUnit] = field(default_factory=list)
     file_orders: list[tuple[str, Array, int]] = field(default_factory=list)
@@ -82,6 +84,8 @@ class TargetScan:
         finite = np.abs(values) <= LARGEST_LEGAL  # NaN compares false
         bad = np.flatnonzero(~finite.all(axis=1))
         self.nonfinite += len(bad)
+        if len(bad) and place.path not in self.odd_files[-1:]:
+            self.odd_files.append(place.path)
         for row in bad[: KEPT_CELLS - len(self.first)]:
             part = int(np.flatnonzero(~finite[row])[0])
             self.first.append(place.cell(int(row), part, float(values[row, part])))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from xectool.checks.data_facts import DataFacts
 from xectool.checks.file_rules import impossible_counts
 from xectool.checks.targets import TargetScan
 from xectool.config.truth_mends import FileUnit, UnitsOfTruth
-from xectool.config.unit_mends import UnitMend
 from xectool.detector.truth_ranges import RANGES, likely_unit, other_unit, typical_size
+from xectool.findings.mends import Change, Mend
 
 
 def units_of_truth(facts: DataFacts, task: str, scan: TargetScan) -> UnitsOfTruth:
@@ -22,24 +20,13 @@ def units_of_truth(facts: DataFacts, task: str, scan: TargetScan) -> UnitsOfTrut
     return UnitsOfTruth(task, scan.branch, files, odd, other_unit(task, rows), typical_size(rows))
 
 
-def unit_mends(facts: DataFacts) -> Iterator[UnitMend]:
-    """Yield the branches in another unit whose factor is known, or with markers, of all files of a sample."""
-    yield from _of_readings(facts)
-    for task, scan in facts.sample.targets.items():
-        if scan.known:
-            yield from units_of_truth(facts, task, scan).mends()
-
-
-def _of_readings(facts: DataFacts) -> Iterator[UnitMend]:
-    """Yield what mends photons and times: both the unit and the markers of a file."""
-    data, factors = facts.settings.data, dict[str, float]()
-    for item in () if facts.exchanged else impossible_counts(facts, channel=1):
+def time_mends(facts: DataFacts) -> tuple[Mend, ...]:
+    """Return what brings the times of files to seconds, where the factor is known."""
+    found = []
+    for item in impossible_counts(facts, channel=1):
         cells = item.first["impossible"]
         unit = likely_unit("timing", float(np.median([abs(cell.value) for cell in cells])))
         if factor := dict(RANGES["timing"].others).get(unit):
-            factors[cells[0].path] = factor
-    for where, markers in facts.sample.markers.items():
-        if markers.npho:
-            yield UnitMend(*facts.place_of(where), data.npho_branch, 1.0, tuple(markers.npho))
-        if markers.time or where in factors:
-            yield UnitMend(*facts.place_of(where), data.time_branch, factors.get(where, 1.0), tuple(markers.time))
+            place = facts.place_of(cells[0].path)
+            found.append(Mend(*place, facts.settings.data.time_branch, Change(factor=factor)))
+    return tuple(found)

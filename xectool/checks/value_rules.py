@@ -16,11 +16,11 @@ from xectool.checks.marked import marker_findings
 from xectool.checks.sample import Sample
 from xectool.checks.sensor_rules import SensorsAreAlive
 from xectool.checks.spread import LARGEST_STD, SMALLEST_STD, NormalizedRow
+from xectool.checks.unit_mends import time_mends
 from xectool.config.input_limits import LARGEST_ABS
-from xectool.config.truth_mends import unit_fix
 from xectool.detector import faces
 from xectool.detector.constants import NUM_SENSORS
-from xectool.detector.truth_ranges import RANGES, likely_unit
+from xectool.detector.truth_ranges import likely_unit
 from xectool.findings import Finding, Severity
 from xectool.rules import Rule
 
@@ -175,18 +175,14 @@ class NormalizedTimesFit(Rule[DataFacts]):
             impossible, total = sum(item.impossible for item in odd), sum(item.total for item in odd)
             many = f"; {len(odd)} of {len(counts)} files" if len(counts) > 1 else ""
             unit = likely_unit("timing", float(np.median([abs(c.value) for o in odd for c in o.first["impossible"]])))
-            again = "make the file again with times in seconds"
-            if factor := dict(RANGES["timing"].others).get(unit):
-                path, tree = facts.place_of(first[0].path)
-                again = unit_fix(path, tree, data.time_branch, factor, "s") + ("; the same for others" if many else "")
             found = self.error(
                 sensor_place(first[0], data.time_branch),
                 f"{impossible} of {total} times are larger than any event lasts ({abs(first[0].value):.3g} s): they "
                 f"look like another unit than seconds{f': {unit}' if unit else ''}{many}",
-                again,
+                "make the file again with times in seconds",
             )
             shown = tuple(f"{sensor_place(cell, data.time_branch)}: {cell.value:g}" for cell in first[:_SHOWN])
-            yield replace(found, evidence=shown, other_unit=data.time_branch)
+            yield replace(found, evidence=shown, other_unit=data.time_branch, mends=time_mends(facts))
             return
         row = next((row for row in facts.normalized if row.channel == "time" and row.face == "all"), None)
         if facts.exchanged or row is None or (row.min >= -2 and row.max <= 2):

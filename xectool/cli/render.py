@@ -29,6 +29,7 @@ IN_ASCII = str.maketrans(
 )
 STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 BOX_WIDTH = 80
+REMARK = "   # "
 FILE_WIDTH = 400
 
 
@@ -206,11 +207,16 @@ def show_findings(screen: Console, findings: Iterable[Finding], next_line: str =
     """Print findings, one block each: what, where, evidence, fix; a long one that was printed already is only named."""
     from rich.markup import escape
 
-    said = {next_line: "the line after Next"}
+    lines = {next_line.partition(REMARK)[0]: (next_line, "the line after Next")}
     for found in findings:
-        is_above = found.fix in said and len(found.fix) > BOX_WIDTH
-        head, *below = in_lines(replace(found, fix=said[found.fix]) if is_above else found)
-        said.setdefault(found.fix, f"the line of {found.code} above, of {found.where}")
+        line, mark, remark = found.fix.partition(REMARK)
+        above, said = lines.setdefault(line, ("", ""))
+        if above and len(line) > BOX_WIDTH:
+            said += f"{mark}{remark}" if found.fix != above else ""
+            found = replace(found, fix=said)
+        elif not above:
+            lines[line] = found.fix, f"the line of {found.code} above, of {found.where}"
+        head, *below = in_lines(found)
         severity, code, problem = head.split(" ", 2)
         screen.print(f"[{STYLES[found.severity]}]{severity}[/] [bold]{escape(code[:-1])}[/]: {escape(problem)}")
         for line in below:

@@ -6,7 +6,6 @@ import itertools
 import math
 import os
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -50,11 +49,13 @@ class Conversion:
         """Return each file that is written as a check names it, by the place of the one it is made of."""
         return {place_of(*file): written_name(target, file[1]) for file, target in self.targets.items()}
 
-    def line(self, following: Sequence[str]) -> str:
+    def line(self, following: str) -> str:
         """Return the commands that write each file once, those that need the same together, and then a further one."""
         groups: dict[tuple[str, ...], list[tuple[str, str]]] = {}
         for (path, tree), target in self.targets.items():
-            options = [word for branch, change in self.changes[path, tree].items() for word in words_of(branch, change)]
+            options = [
+                word for branch, change in sorted(self.changes[path, tree].items()) for word in words_of(branch, change)
+            ]
             name = input_name(path, tree)
             if name == path and tree != "tree":
                 options += ["--tree", tree]
@@ -65,22 +66,25 @@ class Conversion:
             + list(options)
             for options, files in groups.items()
         ]
-        return " && ".join(" ".join(map(in_shell_or_option, words)) for words in (*commands, following))
+        return " && ".join((*(" ".join(map(_in_shell, words)) for words in commands), following))
 
     def remark(self) -> str:
         """Return what is to be said of the line."""
         others = len(self.changes) - len(self.targets)
         more = f"; the same for the other {counted(others, 'file')}" if others else ""
-        return f"all that {counted(len(self.targets), 'file')} need{'s' * (len(self.targets) == 1)}{more}"
+        all_changes = [change for branches in self.changes.values() for change in branches.values()]
+        is_marked = any(change != Change(factor=change.factor) for change in all_changes)
+        known = '; 1e10 is "not known"' if is_marked else ""
+        return f"all that {counted(len(self.targets), 'file')} need{'s' * (len(self.targets) == 1)}{more}{known}"
 
 
-def in_shell_or_option(word: str) -> str:
+def _in_shell(word: str) -> str:
     """Return a word as a shell takes it; an option stays one.
 
-    >>> in_shell_or_option("--into"), in_shell_or_option("-a.root"), in_shell_or_option("a b.root")
+    >>> _in_shell("--into"), _in_shell("-a.root"), _in_shell("a b.root")
     ('--into', './-a.root', "'a b.root'")
     """
-    return shlex.quote(word) if word.startswith("--") else in_shell(word)
+    return word if word.startswith("--") else in_shell(word)
 
 
 def written_name(path: str, tree: str) -> str:

@@ -40,7 +40,7 @@ def changed(values: Array, components: Array, change: Change) -> Array:
         with np.errstate(over="ignore"):  # infinite then, which `is_finite` is for
             np.multiply(result, change.factor, out=result, where=np.abs(result) < UNKNOWN_ABOVE)
     if change.within:
-        ends = np.array(change.within)[components if len(change.within) > 1 else 0]
+        ends = np.array(change.within, result.dtype)[components if len(change.within) > 1 else 0]
         odd |= ~((result >= ends[..., 0]) & (result <= ends[..., 1]))
     if change.is_finite:
         odd |= ~(np.abs(result) <= LARGEST_LEGAL)

@@ -13,12 +13,13 @@ from pathlib import Path
 from xectool.checks.facts import FileFacts
 from xectool.config.data import DataConfig
 from xectool.config.inputs import Place, input_name, place_of, split_tree
+from xectool.config.mends import Conversion
 from xectool.config.serialize import inline_yaml
-from xectool.config.truth_mends import going_on_from, written_by
 from xectool.engine.file_patterns import free_name, patterns
 from xectool.engine.written_files import Tree, Written, files_and_options, paths_of
 from xectool.errors import in_shell
 from xectool.findings import Finding
+from xectool.findings.mends import Mend
 
 _CHECK = "xectool check-data "
 _EXPLAIN = "xectool explain "
@@ -51,6 +52,8 @@ class Told:
         files: What was looked at.
         others: What it was compared with.
         run: What the paths of the configuration name.
+        names: Settings of proposed names, by which files that are written are read.
+        mends: What is to be done with files beside what findings tell.
     """
 
     data: Sequence[str]
@@ -63,6 +66,8 @@ class Told:
     files: Sequence[FileFacts] = ()
     others: Sequence[FileFacts] = ()
     run: Mapping[str, Sequence[Tree]] = field(default_factory=dict)
+    names: Sequence[str] = ()
+    mends: Sequence[Mend] = ()
 
     def inputs(self) -> str:
         """Return the files as arguments of a command; many as their pattern, or those of their directories."""
@@ -92,30 +97,30 @@ class Told:
         line = " ".join((_CHECK.strip(), *map(in_shell, files), *kept, *map(shlex.quote, own)))
         return line + mark + remark + self._lists(line, mark + remark)
 
-    def going_on(self, line: str) -> str:
-        """Return a line that writes files, whose check has all that was told, and all files; another as it is.
+    def converting(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+        """Return findings of which those that `convert` mends have one line, which does all that the files need.
 
-        Files that it does not write stay in the check, and those of the other sample stay that.
-
-        >>> line = "python3 -c 'x' xectool check-data b.root   # why"
-        >>> Told([], overrides=["data.time_branch=t"]).going_on(line)
-        "python3 -c 'x' xectool check-data b.root --set data.time_branch=t   # why"
+        Its check has all that was told, and all files: those that are not written stay in it, and those of the other
+        sample stay that.
         """
-        command, mark, remark = line.partition(_REMARK)
-        begin, _, words = command.rpartition(f" {_CHECK}")
-        if not begin:
-            return line
-        named, own = files_and_options(shlex.split(words))
-        written = Written.of(line)
+        findings = tuple(findings)
+        mends = [mend for found in findings for mend in found.mends]
+        if not mends:
+            return findings
+        conversion = Conversion.of((*mends, *self.mends))
+        line = conversion.line(self._check_of(Written(conversion.names())))
+        line += f"{_REMARK}{conversion.remark()}" + self._lists(line, conversion.remark())
+        return tuple(_converted(found, line) if found.mends else found for found in findings)
+
+    def _check_of(self, written: Written) -> str:
+        """Return the check of all files once some of them are written."""
         settings = written.settings(self.run)
-        kept = self._kept({word.partition("=")[0] for word in (*own, *settings)})  # what is told already is not twice
-        kept += [f"--set {in_shell(setting)}" for setting in settings]
         files, against = (self._after(written, sample) for sample in _SAMPLES)
-        if self.against and "--against" not in own:
-            kept = [*(f"--against {in_shell(path)}" for path in against), *kept]
-        following = (_CHECK.strip(), *map(in_shell, files or named), *map(shlex.quote, own), *kept)
-        line = " ".join((f"{begin} {following[0]}", *following[1:]))
-        return line + mark + remark + self._lists(line, mark + remark)
+        kept = [f"--set {in_shell(name)}" for name in self.names]
+        kept += [f"--against {in_shell(path)}" for path in against] if self.against else []
+        kept += self._kept({word.partition("=")[0] for word in (*self.names, *settings)})  # not twice
+        kept += [f"--set {in_shell(setting)}" for setting in settings]
+        return " ".join((_CHECK.strip(), *map(in_shell, files or written.names.values()), *kept))
 
     def _after(self, written: Written, sample: str) -> list[str]:
         """Return the inputs of a sample once a line has written some of its files again."""
@@ -200,20 +205,13 @@ class Told:
         settings = [text for text in self.overrides if text.partition("=")[0].strip() not in own]
         return config + [f"--set {in_shell(text)}" for text in settings]
 
-    def first_step(self, findings: Sequence[Finding], others: Sequence[Finding] = ()) -> str:
-        """Return the first fix that changes something, a setting as the check with it; else what explains the first.
-
-        One that goes on from what a line of the others writes comes after that line.
-        """
+    def first_step(self, findings: Sequence[Finding]) -> str:
+        """Return the first fix that changes something, a setting as the check with it; else what explains the first."""
         fixes = [found.fix for found in findings]
         whole = [f"{_CHECK}{self.inputs()} {fix}" if fix.startswith("--set ") else fix for fix in fixes]
         lines = [line for line in whole if _is_line(line) and not line.startswith(_EXPLAIN)]
         to_fill = whole[0] if whole[0].startswith(_CHECK) else _explained(findings[0])
-        first = lines[0] if lines else to_fill
-        before = {target: found.fix for found in others for *_, target in written_by(found.fix)}
-        while (source := going_on_from(first)) in before:
-            first = before[source]
-        return self.again(first)
+        return self.again(lines[0] if lines else to_fill)
 
     def _tasks(self) -> list[str]:
         """Return the settings that train on each truth whose branch was told, where all files have it."""
@@ -245,8 +243,8 @@ class Told:
         return line + self._lists(line)
 
 
-def with_names(findings: Iterable[Finding], data: DataConfig) -> tuple[Finding, ...]:
-    """Return findings whose lines that write files check these as a configuration reads them.
+def converting(findings: Iterable[Finding], data: DataConfig) -> tuple[Finding, ...]:
+    """Return findings with the line of `Told.converting`, whose check reads files as a configuration does.
 
     Args:
         findings: What was found.
@@ -259,7 +257,12 @@ def with_names(findings: Iterable[Finding], data: DataConfig) -> tuple[Finding, 
     files, others = ([FileFacts(tree.path, tree.tree, "TTree") for tree in trees] for trees in paths_of(data).values())
     named = [[file.where for file in sample] for sample in (files, others)]
     told = Told(named[0], None, [f"data.{name}" for name in names], named[1], files=files, others=others)
-    return tuple(replace(item, fix=told.going_on(item.fix)) for item in findings)
+    return told.converting(findings)
+
+
+def _converted(found: Finding, line: str) -> Finding:
+    """Return a finding with a line that mends it; what else helps than another unit follows."""
+    return replace(found, fix=f"{line}; or {found.fix}" if found.fix and not found.other_unit else line)
 
 
 def _is_line(fix: str) -> bool:
@@ -268,15 +271,12 @@ def _is_line(fix: str) -> bool:
     >>> prose = ("a --set k=PATH", "a, b")
     >>> [_is_line(f"xectool check-data {rest}") for rest in ("a --set k=E   # or so, or not", *prose)]
     [True, False, False]
-    >>> _is_line("/venv/bin/python3 -c 'import sys; a, b = sys.argv[1:]' x.root y.root   # what else it needs")
-    True
     """
     try:
         words = shlex.split(fix, comments=True)
     except ValueError:
         return False
-    program = Path(words[0]).name if words else ""
-    return (program == "xectool" or program.startswith("python")) and not any(_NO_LINE.search(word) for word in words)
+    return words[:1] == ["xectool"] and not any(_NO_LINE.search(word) for word in words)
 
 
 def _explained(found: Finding) -> str:

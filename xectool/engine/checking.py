@@ -14,13 +14,12 @@ from xectool.checks.known_truth import truth_not_there
 from xectool.checks.running import Inspection, Progress, Silent, inspect_sample, repeated_events, shared_events
 from xectool.checks.sample import EVENTS_A_FILE, Sample, ScanSettings
 from xectool.checks.sandbox import TIME_LIMIT_S
-from xectool.checks.unit_mends import unit_mends
+from xectool.checks.unit_mends import time_mends
 from xectool.config.inputs import Place, expand_inputs, place_of, present_inputs, split_tree
 from xectool.config.load import LoadedConfig, config_from_overrides, load_config, read_config
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.rules.path import network_rules, validation_rules
 from xectool.config.truth_mends import BY_HAND
-from xectool.config.unit_mends import UnitMend
 from xectool.engine.check_lines import Told
 from xectool.engine.check_use import look_at_use
 from xectool.engine.data_report import DataChecked, summarised
@@ -30,6 +29,7 @@ from xectool.engine.sensor_map import draw_plots
 from xectool.engine.written_files import paths_of
 from xectool.errors import DataFileError, UsageError, in_shell
 from xectool.findings import Finding, Report, Severity
+from xectool.findings.mends import Mend
 from xectool.rules import run_rules
 from xectool.rules.plugins import plugin_rules
 
@@ -97,12 +97,14 @@ def check_data(
         return _by_names(paths, replace(options, overrides=names), how.progress)
 
     others = facts.other.files if facts.other else ()
-    ran = replace(ran, report=with_proposed(report, looked.mends, sample, options.overrides, by_names, others))
+    proposed = with_proposed(report, sample, options.overrides, by_names, others)
+    ran = replace(ran, report=proposed.report)
     drawn = [] if plots_into is None else draw_plots(facts, plots_into)
     given = [data] if isinstance(data, str) else list(data)
     flags, tree = _flags(options), how.settings.data.tree_name
     lines = Told(given, options.config, options.overrides, options.against, options.deep, flags, tree, sample.files)
-    lines = replace(lines, others=others, run=paths_of(config.data) if config else {})
+    run = paths_of(config.data) if config else {}
+    lines = replace(lines, others=others, run=run, names=proposed.names, mends=(*proposed.mends, *looked.mends))
     return summarised(facts, ran, lines, digests=looked.digests, plots=drawn)
 
 
@@ -116,9 +118,9 @@ class _Looked(NamedTuple):
     digests: Sequence[Path]
 
     @property
-    def mends(self) -> list[UnitMend]:
-        """The branches of both samples that are in another unit."""
-        return [mend for facts in (self.facts, self.beside) if facts is not None for mend in unit_mends(facts)]
+    def mends(self) -> tuple[Mend, ...]:
+        """What brings times of the other sample to seconds, of which it is only said that no sensor delivers them."""
+        return () if self.beside is None or self.beside.exchanged else time_mends(self.beside)
 
 
 def _look(
@@ -155,7 +157,7 @@ def _by_names(paths: Sequence[str], options: CheckOptions, progress: Progress) -
     looked = _look(paths, options, config, progress, EVENTS_FOR_UNITS)
     found = _of_both(run_rules(UNIT_RULES, looked.facts).report, looked)
     others = looked.facts.other.files if looked.facts.other else ()
-    return ByNames(looked.facts.sample, [item for item in found if item.other_unit], looked.mends, others)
+    return ByNames(looked.facts.sample, [item for item in found if item.other_unit], others, looked.mends)
 
 
 def _of_both(report: Report, looked: _Looked) -> tuple[Finding, ...]:

@@ -17,7 +17,7 @@ from xectool.config.serialize import dotted_values, to_yaml
 from xectool.config.template import template
 from xectool.engine.arguments import typed
 from xectool.engine.capacity import with_estimate
-from xectool.engine.check_lines import with_names
+from xectool.engine.check_lines import converting
 from xectool.engine.config_units import unit_findings
 from xectool.findings import Report
 from xectool.rootio.counting import count_run_events
@@ -93,7 +93,7 @@ def check(path: Path | str, overrides: Sequence[str] = (), deep: bool = False) -
 
 def _looked_into(loaded: LoadedConfig, platform: Platform, found: Report) -> Report:
     """Return what was found with the units of the first files and, on the CPU, the estimate of its memory."""
-    units = Report(with_names(unit_findings(loaded), loaded.config.data))
+    units = Report(converting(unit_findings(loaded), loaded.config.data))
     if is_on_cpu(loaded.config, platform):
         found = with_estimate(found, loaded.config, memory_budgets(loaded.config.distributed.num_gpus))
     return units.merged(found)

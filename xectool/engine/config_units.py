@@ -9,12 +9,10 @@ from xectool.checks.data_facts import VALIDATION, DataFacts
 from xectool.checks.running import Inspection, inspect_sample
 from xectool.checks.sample import ScanSettings
 from xectool.checks.target_rules import TruthIsSound
-from xectool.checks.unit_mends import unit_mends
 from xectool.checks.value_rules import NormalizedTimesFit, ReadingsAreNumbers
 from xectool.config.inputs import is_remote, present_inputs
 from xectool.config.load import LoadedConfig
 from xectool.config.root import RegressorConfig
-from xectool.config.unit_mends import UnitMend, with_one_line
 from xectool.errors import in_shell
 from xectool.findings import Finding, Report
 from xectool.rules import run_rules
@@ -35,16 +33,14 @@ def unit_findings(loaded: LoadedConfig) -> Report:
     tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
     settings = ScanSettings(config.data, config.normalization, tasks, _EVENTS, truth=is_regressor)
     samples = [inspect_sample(paths[:_FILES], Inspection(settings))[0] for paths in (trained, validated)]
-    units, mends = list[Finding](), list[UnitMend]()
+    found = list[Finding]()
     for facts in (DataFacts(settings, sample, config, together=tuple(samples)) for sample in samples if sample.files):
         title = "" if facts.is_training else f"{VALIDATION}: "
         report = run_rules((ReadingsAreNumbers(), NormalizedTimesFit(), TruthIsSound()), facts).report
-        units += [replace(item, problem=f"{title}{item.problem}") for item in report if item.other_unit]
-        mends += unit_mends(facts)
-    found = with_one_line(units, mends)
+        found += [replace(item, problem=f"{title}{item.problem}") for item in report if item.other_unit]
     if max(len(trained), len(validated)) > _FILES:
         named = config.data.train_path
         files = " ".join(map(in_shell, [named] if isinstance(named, str) else named))
         line = f"xectool check-data {files} --config {in_shell(loaded.path)}   # gives the line that mends all files"
-        found = tuple(replace(item, fix=line) for item in found)
-    return Report(found)
+        found = [replace(item, fix=line, mends=()) for item in found]
+    return Report(tuple(found))

@@ -20,7 +20,6 @@ from xectool.checks.target_rules import enabled_tasks
 from xectool.checks.targets import scaled_error, typical_error
 from xectool.checks.truth_guesses import partly_there
 from xectool.config.inputs import is_remote
-from xectool.config.truth_mends import one_after_the_other
 from xectool.engine.check_lines import Told
 from xectool.errors import counted
 from xectool.findings import Finding, Severity
@@ -125,8 +124,7 @@ def summarised(
 ) -> DataChecked:
     """Return the result of an inspection and of its rules."""
     ordered = sorted(ran.report, key=lambda found: _SEVERITIES.index(found.severity))
-    whole = (replace(found, fix=told.going_on(told.again(found.fix))) for found in ordered)
-    findings = one_after_the_other(whole)
+    findings = told.converting(replace(found, fix=told.again(found.fix)) for found in ordered)
     sample = facts.sample
     verdict, why, following = _verdict(facts, findings, told)
     health, skipped = facts.health, _skipped(facts)
@@ -224,7 +222,7 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], told: Told) -> tuple
     if errors:
         more = (f"and {counted(len(errors) - _SHOWN, 'further error')}",) if len(errors) > _SHOWN else ()
         verdict = f"do not train on this: {counted(len(errors), 'error')} in {looked}"
-        return verdict, why + more, _of_damage(errors) or told.first_step(errors, findings)
+        return verdict, why + more, _of_damage(errors) or told.first_step(errors)
     first = sample.files[0]
     name = arguments(first.path, first.tree) if num_files == 1 else told.inputs()
     after = told.following(name, has_hashes=not _reach(sample.files))
@@ -232,7 +230,7 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], told: Told) -> tuple
         return (
             f"usable with care: {counted(len(warnings), 'warning')} in {looked}",
             why + reach,
-            told.first_step(warnings, findings) if warnings[0].where not in optional else after,
+            told.first_step(warnings) if warnings[0].where not in optional else after,
         )
     every = _read(sample.scanned, sample.num_events, told.deep)
     return (

@@ -18,6 +18,7 @@ from xectool.data.blocks import SourceFile
 from xectool.data.events import EventSource
 from xectool.data.source import open_source
 from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.engine.check_lines import converting
 from xectool.engine.loading import LoadedModel, served_in_order
 from xectool.errors import UsageError, in_shell
 from xectool.findings import Finding, Severity
@@ -52,7 +53,8 @@ def open_events(
     source = source if max_events is None else source.first(max_events)
     source.kept_files = _KEPT_FILES  # read once, one after the other: 64 open ones would be 9 MB
     source.findings += scale_findings(loaded, source)
-    source.findings += tuple(seen.finding() for seen in units_of_truth(source, source.branches.truth).values())
+    units = (seen.finding() for seen in units_of_truth(source, source.branches.truth).values())
+    source.findings += converting(units, section.model_copy(update={"train_path": list(data), "val_path": ""}))
     return source
 
 

@@ -14,10 +14,9 @@ from xectool.checks.sample import Sample
 from xectool.checks.target_rules import TruthIsSound
 from xectool.checks.truth_guesses import guessed
 from xectool.checks.value_rules import NormalizedTimesFit, ReadingsAreNumbers
-from xectool.config.unit_mends import UnitMend, with_one_line
-from xectool.engine.check_lines import Told
 from xectool.errors import in_shell
 from xectool.findings import Finding, Report
+from xectool.findings.mends import Mend
 
 UNIT_RULES: Final = (ReadingsAreNumbers(), NormalizedTimesFit(), TruthIsSound())
 EVENTS_FOR_UNITS: Final = 200
@@ -25,55 +24,64 @@ EVENTS_FOR_UNITS: Final = 200
 
 
 class ByNames(NamedTuple):
-    """What is told of units by other names: files, findings, branches in another unit, files of the other sample."""
+    """What is told of units by other names: the files, findings, files of the other sample and what mends its times."""
 
     sample: Sample
     units: Sequence[Finding]
-    mends: Sequence[UnitMend]
     others: Sequence[FileFacts] = ()
+    mends: Sequence[Mend] = ()
+
+
+class Proposed(NamedTuple):
+    """A report with what is told by proposed names.
+
+    Attributes:
+        report: What was found.
+        names: Settings of these names, by which files that are written are to be read.
+        mends: What is to be done with guessed truths and times of the other sample, whose unit no finding tells.
+    """
+
+    report: Report
+    names: tuple[str, ...] = ()
+    mends: tuple[Mend, ...] = ()
 
 
 def with_proposed(
     report: Report,
-    mends: Sequence[UnitMend],
     sample: Sample,
     told: Sequence[str],
     look: Callable[[Sequence[str]], ByNames],
     others: Sequence[FileFacts] = (),
-) -> Report:
+) -> Proposed:
     """Return a report with what is said of units by names that are proposed, where all files have the same ones.
-
-    One line mends all units, those of the names that hold and of those that are proposed; its check has these.
 
     Args:
         report: What was found by the names that were told.
-        mends: Branches in another unit by those names.
         sample: The files.
         told: Those settings.
         look: Returns what is found by these and further settings.
         others: The files of the other sample.
     """
     names: tuple[str, ...] = ()
-    found = ByNames(sample, (), mends, others)
+    found = ByNames(sample, (), others)
     while further := [name for name in _proposed_of(found.sample) if name not in (*told, *names)]:
         names = (*names, *further)  # of another tree the branches are known once it is read
         found = look((*told, *names))
-    mends = [*mends, *found.mends] if names else mends
-    more, changed = _by_guesses(found, lambda guesses: look((*told, *names, *guesses)).mends if mends else ())
-    lines, mends = Told((), overrides=(*names, *changed)), [*mends, *more]
-    if not names:
-        units = with_one_line(report, mends)
-        return Report(tuple(replace(of, fix=lines.going_on(of.fix)) if of.other_unit else of for of in units))
     said = f"read by the proposed {', '.join(names)}"
     known = {_subject(item) for item in report if item.other_unit}
     new = [replace(item, evidence=(said, *item.evidence)) for item in found.units if _subject(item) not in known]
-    rest = [item for item in report if not item.other_unit]
-    units = with_one_line((*(item for item in report if item.other_unit), *new), mends)
+    is_mended = any(item.mends for item in (*report, *new))
+    mends, changed = _by_guesses(found, lambda guesses: look((*told, *names, *guesses)).units if is_mended else ())
     truths = (
-        () if sample.guesses else guessed(BranchesExist.code, found.sample.guesses, found.sample.files, found.others)
+        ()
+        if sample.guesses or not names
+        else guessed(BranchesExist.code, found.sample.guesses, found.sample.files, found.others)
     )
     told_of = (replace(item, evidence=(said, *item.evidence), fix=_with(item.fix, names)) for item in truths)
-    return Report((*rest, *told_of, *(replace(item, fix=lines.going_on(item.fix)) for item in units)))
+    units = [item for item in report if item.other_unit]
+    rest = [item for item in report if not item.other_unit]
+    whole = Report((*rest, *told_of, *units, *new)) if names else report
+    return Proposed(whole, (*names, *changed), (*found.mends, *mends))
 
 
 def _with(line: str, names: Sequence[str]) -> str:
@@ -82,14 +90,13 @@ def _with(line: str, names: Sequence[str]) -> str:
     return " ".join((command, *(f"--set {in_shell(name)}" for name in names))) + mark + remark
 
 
-def _by_guesses(
-    found: ByNames, look: Callable[[Sequence[str]], Sequence[UnitMend]]
-) -> tuple[list[UnitMend], list[str]]:
-    """Return guessed truths in another unit, and the settings that name them: the same line is to mend them too."""
+def _by_guesses(found: ByNames, look: Callable[[Sequence[str]], Sequence[Finding]]) -> tuple[list[Mend], list[str]]:
+    """Return what mends guessed truths in another unit, and the settings that name them: the same line is to do it."""
     guesses = _guessed_of(found)
-    more = [mend for mend in look(tuple(guesses)) if mend.branch in guesses.values()] if guesses else []
-    changed = {mend.branch for mend in more}
-    return more, [name for name, branch in guesses.items() if branch in changed]
+    units = look(tuple(guesses)) if guesses else ()
+    mends = [mend for item in units for mend in item.mends if mend.branch in guesses.values()]
+    changed = {mend.branch for mend in mends}
+    return mends, [name for name, branch in guesses.items() if branch in changed]
 
 
 def _guessed_of(by_names: ByNames) -> dict[str, str]:

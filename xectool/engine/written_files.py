@@ -9,9 +9,8 @@ from typing import Final, NamedTuple
 
 from xectool.config.data import DataConfig
 from xectool.config.inputs import Place, expand_inputs, place_of, split_tree
+from xectool.config.mends import written_name
 from xectool.config.serialize import inline_yaml
-from xectool.config.truth_mends import written_by
-from xectool.config.unit_mends import written_name
 from xectool.errors import DataFileError
 
 TRAIN: Final = "data.train_path"
@@ -35,11 +34,6 @@ class Written:
     """
 
     names: Mapping[Place, str]
-
-    @classmethod
-    def of(cls, line: str) -> Written:
-        """Return what a line writes."""
-        return cls({place_of(path, tree): written_name(target, tree) for path, tree, target in written_by(line)})
 
     def instead(self, trees: Sequence[Tree]) -> list[str]:
         """Return the names of a sample with the written files in place of the old ones; nothing where none is of it.

@@ -12,13 +12,12 @@ from xectool.config.inputs import expand_inputs, is_remote
 from xectool.config.load import LoadedConfig
 from xectool.config.rules.count import count_rules
 from xectool.config.serialize import dotted_values, inline_yaml
-from xectool.config.truth_mends import one_after_the_other
 from xectool.data.batch import EventBatch
 from xectool.data.blocks import SourceFile
 from xectool.data.events import EventSource
 from xectool.data.loader import EventLoader
 from xectool.data.plan import DataPlan
-from xectool.engine.check_lines import with_names
+from xectool.engine.check_lines import converting
 from xectool.engine.training_run.start import opened, settings_at
 from xectool.errors import in_shell
 from xectool.findings import Finding, Severity
@@ -73,7 +72,7 @@ def file_findings(loaded: LoadedConfig, place: RunPlace, num_ranks: int) -> tupl
     data = opened(loaded, place, uncached, late)
     events = (data.train.num_events, data.val.num_events)
     counted = count_rules(loaded.config, *events, num_ranks, resumes=place.checkpoint is not None)
-    noticed = one_after_the_other(with_names(data.findings, config))
+    noticed = converting(data.findings, config)
     loaded.require(counted)
     return (*loaded.locate(counted), *noticed, *input_findings(data, loaded))
 

@@ -15,8 +15,7 @@ import torch
 
 from xectool.config.left_out import leaving_out
 from xectool.config.root import RegressorConfig, RunConfig
-from xectool.config.truth_mends import MOST_NAMED, FileUnit, UnitsOfTruth, impossible_truth_fix
-from xectool.config.unit_mends import with_one_line
+from xectool.config.truth_mends import MOST_NAMED, FileUnit, UnitsOfTruth, excluding, possible
 from xectool.data.batch import EventBatch
 from xectool.data.events import EventSource
 from xectool.data.loader import EventLoader
@@ -33,6 +32,7 @@ from xectool.detector.truth_ranges import (
 )
 from xectool.errors import in_shell
 from xectool.findings import Finding, Severity
+from xectool.findings.mends import Mend
 from xectool.tasks.balance import ManualBalance
 from xectool.tasks.base import TrainingTask
 from xectool.tasks.sensor_task import SensorTask
@@ -120,7 +120,7 @@ class Baseline:
         validated_only = {name: seen for name, seen in val_units.items() if name not in units}
         left_out = tuple(name for name, rows in gone.items() if rows.any())
         samples = [(source, beyond, units), (val, _counted(val, task.terms, impossible), val_units)]
-        odd = _in_other_units(*units.values(), *val_units.values())
+        odd = tuple(seen.finding() for seen in (*units.values(), *val_units.values()))
         return cls(
             terms=terms,
             target_std=spread,
@@ -223,10 +223,6 @@ def _counted(
     return {name: found for name in tasks if (found := count_truth(name, source, is_odd))}
 
 
-def _in_other_units(*seen: UnitsOfTruth) -> tuple[Finding, ...]:
-    return with_one_line((units.finding() for units in seen), [mend for units in seen for mend in units.mends()])
-
-
 def _beyond(
     config: RegressorConfig,
     samples: Sequence[tuple[EventSource, Mapping[str, dict[str, Any]], Container[str]]],
@@ -252,13 +248,15 @@ def _beyond(
     exclude = in_shell(leaving_out(config.data, *events)) if are_all and events else ""
     for index, source, task, told in found:
         file, branch = source.files[told["file"]], source.branches.truth[task]
+        held = [of for index, of in enumerate(source.files) if impossible(task, source.truth(index, task)).any()]
         yield Finding(
             "DAT-16",
             Severity.WARNING,
             told_impossible(task, told["value"], told["count"])
             + (", left out of the training" if not index and task in left_out else ""),
             where=f"{file.name} branch {branch} entry {told['entry']}",
-            fix=impossible_truth_fix(file.path, file.tree, branch, task, len(source.files), exclude),
+            fix=excluding(exclude),
+            mends=tuple(Mend(of.path, of.tree, branch, possible(task)) for of in held),
         )
     yield from _empty(empty, trained, exclude if few else "")
 

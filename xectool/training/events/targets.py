@@ -13,12 +13,13 @@ from xectool.config.impossible_room import room_for_impossible
 from xectool.config.left_out import leaving_out
 from xectool.config.root import RegressorConfig
 from xectool.config.tasks import TaskConfig
-from xectool.config.truth_mends import MOST_NAMED, nonfinite_truth_fix
+from xectool.config.truth_mends import BY_HAND, MOST_NAMED
 from xectool.data.events import EventSource
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.detector.truth_ranges import are_few, impossible, never_filled, no_number, told_no_number
 from xectool.errors import ConfigError, DataUnusable, in_shell
 from xectool.findings import Finding, Severity
+from xectool.findings.mends import Change, Mend
 from xectool.models.heads import LOG_FLOOR
 
 PLAUSIBLE_SIGMA = 200.0  # the times of pile-up lie up to 100 widths of the peak away, and are no damage
@@ -158,13 +159,14 @@ def odd_truth(source: EventSource) -> Iterator[Finding]:
     They are left out of the task's loss and metrics, as events are whose truth is marked as unknown by 1e10.
     """
     for name, branch in source.branches.truth.items():
-        count, first, fix = 0, "", ""
+        count, first, mends = 0, "", list[Mend]()
         for index, file in enumerate(source.files):
             rows = np.flatnonzero(no_number(name, source.truth(index, name)))
             if len(rows) and not count:
                 entry = int(rows[0]) if file.selected is None else int(file.selected[rows[0]])
                 first = f"{file.name} branch {branch} entry {entry}"
-                fix = nonfinite_truth_fix(file.path, file.tree, branch)
+            if len(rows):
+                mends.append(Mend(file.path, file.tree, branch, Change(is_finite=True)))
             count += len(rows)
         if count:
             yield Finding(
@@ -172,7 +174,8 @@ def odd_truth(source: EventSource) -> Iterator[Finding]:
                 Severity.WARNING,
                 told_no_number(name, count, source.num_events) + ", which take no part in its loss and metrics",
                 where=first,
-                fix=fix,
+                fix=BY_HAND,
+                mends=tuple(mends),
             )
 
 
