@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import shutil
 import sqlite3
 import time
 import warnings
@@ -341,3 +342,28 @@ def test_predictions_of_another_state_than_the_best_epoch_give_no_errors(
         assert values == {"epoch": (2, 2), "val/loss": (1.0, 1.0), "energy_res_68pct": (0.01, 0.01)}
         line = f"xectool predict {second}/checkpoint_best.pt 'my val.root' --output {second}/predictions.root"
         assert told[0].endswith(f": {line} --max-events 9")
+
+
+@pytest.mark.parametrize(
+    ("state", "named"),
+    [
+        (WeightsState(4, 0), ""),
+        (WeightsState(3, 0), "is of step 3, the end of the run is step 4"),
+        (WeightsState(4, 1, 1.5), "is of step 4 of another course of the run"),
+    ],
+)
+def test_predictions_of_the_end_of_a_run_inside_its_first_epoch_are_of_what_it_measured(
+    tmp_path: Path, state: WeightsState, named: str
+) -> None:
+    first, second = (with_predictions(make_run(tmp_path / name, [3.0]), 0.001) for name in "ab")
+    for place, own in ((first, WeightsState(4, 0)), (second, state)):
+        with uproot.open(place / "predictions.root") as file:
+            tree = file["tree"].arrays(library="np")
+        with uproot.recreate(place / "predictions.root") as file:
+            file["tree"], file[KEY] = tree, own.text()
+        shutil.rmtree(place / "rec")
+        with RunWriter(place) as writer:
+            writer.event("finished", "max_steps", step=4, epoch=1, status="max_steps", metrics={"val/loss": 0.88})
+    compared = runs.compare(first, second)
+    assert compared.events == (0 if named else EVENTS)
+    assert [named in note for note in compared.notes if "no metric has an error" in note] == ([True] if named else [])

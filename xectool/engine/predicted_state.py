@@ -26,7 +26,7 @@ def stale_predictions(directory: Path, config: Mapping[str, Any] | None, shown: 
 
     path = directory / PREDICTIONS
     state = state_of(path)
-    if state is not None and shown is not None and state.is_end_of(shown.step, shown.loss):
+    if state is not None and shown is not None and state.is_end_of(shown.step, shown.loss, shown.epoch):
         return ""
     what = "does not say of which step it is"
     if state is not None:

@@ -49,9 +49,15 @@ class WeightsState:
         """Return the object of the file; a number that is none is written as null."""
         return json.dumps({**asdict(self), "loss": self.loss if math.isfinite(self.loss) else None})
 
-    def is_end_of(self, step: int, loss: float) -> bool:
-        """Return whether a run measured this state: at this step, and with this loss where it is a number."""
-        same = self.loss == loss or not (math.isfinite(loss) or math.isfinite(self.loss))
+    def is_end_of(self, step: int, loss: float, epoch: int) -> bool:
+        """Return whether a run measured this state: at this step, and with this loss where it is a number.
+
+        Args:
+            step: Optimizer steps of what was measured.
+            loss: Its validation loss.
+            epoch: The finished epoch; 0 inside the first one, where no state holds a loss: it is measured afterwards.
+        """
+        same = not math.isfinite(self.loss) if not (epoch and math.isfinite(loss)) else self.loss == loss
         return self.validated and self.step == step and same
 
 
