@@ -3,11 +3,14 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 from xectool import engine
+from xectool.cli import boundary
+from xectool.cli.app import app
 from xectool.engine import runs
 from xectool.errors import ConfigError, UsageError
 from xectool.runlog.records import EpochRecord, StepRecord
@@ -146,3 +149,66 @@ def test_runs_are_listed_without_torch_or_mlflow(tmp_path):
     )
     assert subprocess.run([sys.executable, "-c", code, make_run(tmp_path / "a", [1.0])], check=False).returncode == 0
     shutil.rmtree(tmp_path / "a")
+
+
+def _spoil(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[100:400] = b"\xaa" * len(content[100:400])
+    path.write_bytes(content)
+
+
+def _steps(run: Path) -> list[Path]:
+    found = sorted((run / "rec" / "a0001").glob("rank0000.steps-*"))
+    _spoil(found[0])
+    return found
+
+
+def _page(run: Path) -> list[Path]:
+    _spoil(run / "rec" / "a0001" / "rank0000.status")
+    return [run / "rec" / "a0001" / "rank0000.status"]
+
+
+def _end(run: Path) -> list[Path]:
+    path = run / "rec" / "a0001" / "events.jsonl"
+    path.write_bytes(path.read_bytes()[:300])
+    return [path]
+
+
+def _manifest(run: Path) -> list[Path]:
+    (run / "manifest.json").write_text("{")
+    return [run / "manifest.json"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "verdict"),
+    [
+        ((_steps,), "no step of its record can be read"),
+        ((_page,), "healthy"),
+        ((_manifest,), "healthy"),
+        ((_end,), "XT-RECORD-DAMAGED: its record is damaged: how the run ended cannot be read"),
+        (
+            (_end, _page, _steps, _manifest),
+            "XT-RECORD-DAMAGED: its record is damaged: how the run ended cannot be read",
+        ),
+    ],
+)
+def test_a_damaged_record_is_told_with_its_files_and_no_failure_made_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: tuple[Callable[[Path], list[Path]], ...], verdict: str
+) -> None:
+    run = tmp_path / "one"
+    program = f"from test_engine_runs import *; make_run(Path({str(run)!r}), [3.0, 2.0, 1.0])"
+    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parent, check=True)  # a writer that has ended
+    assert not runs.list_runs(tmp_path).runs[0].damage, "the control"
+    assert engine.diagnose.run(run).verdict.startswith("healthy"), "the control"
+    spoilt = [path for spoil in damage for path in spoil(run)]
+    (row,) = runs.list_runs(tmp_path).runs
+    assert sorted(text.partition(" is ")[0] for text in row.damage) == sorted(map(str, spoilt))
+    health = engine.diagnose.run(run)
+    assert verdict in health.verdict
+    (cause,) = (found for found in (*health.causes, *health.notes) if found.code == "XT-RECORD-DAMAGED")
+    assert all(any(str(path) in line for line in cause.evidence) for path in spoilt)
+    assert boundary.run(app, ["runs", "--root", str(tmp_path)]) == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert "record damaged" in told
+    assert f"xectool diagnose run {run}" in told
+    assert "codec" not in told

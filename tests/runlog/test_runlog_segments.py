@@ -272,6 +272,18 @@ def test_a_torn_segment_is_told_once_however_often_it_is_looked_at(tmp_path, cap
     assert caplog.text.count("steps are missing") == 1
 
 
+def test_a_segment_whose_description_is_no_text_is_named(tmp_path, caplog):
+    with RunWriter(tmp_path, limits=SMALL) as writer:
+        writer.step(step(1))
+    (torn,) = attempt_dir(tmp_path, 1).glob("*.steps-*.zst")
+    content = bytearray(torn.read_bytes())
+    content[100] = 0xFF
+    torn.write_bytes(content)
+    assert list(RunReader(tmp_path).steps()) == []
+    assert f"steps are missing: {torn} is damaged" in caplog.text
+    assert "codec" not in caplog.text
+
+
 @pytest.mark.parametrize("first", range(0, 50, 10))
 def test_fifty_killed_writers_lose_no_step_and_damage_none(tmp_path, first):
     chance = random.Random(first)

@@ -46,6 +46,7 @@ def list_runs(
         for run in result.runs
     ]
     drawings: list[RenderableType] = [table(f"{counted(len(rows), 'run')} in {result.root}", COLUMNS, rows)]
+    drawings += [Text(_damage(run)) for run in result.runs if run.damage]
     drawings += [Text(f"runs elsewhere: xectool runs --root {in_shell(place)}") for place in result.elsewhere[:SHOWN]]
     if not (rows or result.elsewhere or tracking_uri):
         drawings.append(Text("runs elsewhere: xectool runs --root DIR   # checkpoint.save_dir of the configuration"))
@@ -111,7 +112,12 @@ def _best(run: RunRow) -> tuple[object, object]:
 
 
 def _status(run: RunRow) -> str:
-    return f"{run.status}, {run.ended_by}" if run.ended_by else run.status
+    return ", ".join(filter(None, [run.status, run.ended_by, "record damaged" if run.damage else ""]))
+
+
+def _damage(run: RunRow) -> str:
+    more = f" (and {counted(len(run.damage) - 1, 'further file')})" if len(run.damage) > 1 else ""
+    return f"{run.name}: {run.damage[0]}{more}: xectool diagnose run {in_shell(run.path)}"
 
 
 def _names(runs: Sequence[str]) -> Sequence[str]:

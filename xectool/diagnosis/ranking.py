@@ -15,7 +15,7 @@ from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.excluded import with_all_left_out
 from xectool.diagnosis.rules.averaged import AverageBeyondRun
 from xectool.diagnosis.rules.conventional import WorseThanConventional
-from xectool.diagnosis.rules.crash import END, CompileKilled, DiskFull, Failed, Hang, RecordDamaged, WorkerDead
+from xectool.diagnosis.rules.crash import END, CompileKilled, DiskFull, Failed, Hang, WorkerDead
 from xectool.diagnosis.rules.cuts import CutTooTight
 from xectool.diagnosis.rules.data import (
     NO_TRUTH,
@@ -45,6 +45,7 @@ from xectool.diagnosis.rules.nan_state import (
 from xectool.diagnosis.rules.quarantine import Quarantine
 from xectool.diagnosis.rules.ranks import RankDied, RankRanOut
 from xectool.diagnosis.rules.rate import RateBeyondReason
+from xectool.diagnosis.rules.record import RecordDamaged
 from xectool.diagnosis.rules.repeated_steps import DuplicateSteps
 from xectool.diagnosis.rules.restart import SilentRestart
 from xectool.diagnosis.rules.resumed_state import ResumedState

@@ -13,6 +13,7 @@ from xectool.engine.run_comparison import RunDifference, RunsCompared
 from xectool.engine.run_comparison import compare as _compare
 from xectool.engine.run_files import BEST_METRIC, best_epoch, measurement, resolved_config
 from xectool.errors import UsageError, in_shell
+from xectool.runlog.damage import record_damage
 from xectool.runlog.reader import RunReader
 from xectool.runlog.run_dirs import USUAL_DIR, places_of_runs, run_dirs
 from xectool.training.tracking import resolve_uri, sync_run
@@ -42,6 +43,7 @@ class RunRow:
         ended_by: What ended a finished run before its last epoch, in words; empty where nothing did.
         started: Local time of the first record, ISO 8601; empty without any.
         seconds: Wall time from the first to the last record.
+        damage: Files of its record that cannot be read, with what is wrong.
     """
 
     name: str
@@ -56,6 +58,7 @@ class RunRow:
     ended_by: str = ""
     started: str = ""
     seconds: float = 0.0
+    damage: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,7 @@ def _row(path: Path) -> RunRow:
         ended_by=status.ended_by,
         started=local_time(status.started),
         seconds=status.seconds,
+        damage=record_damage(path),
     )
 
 

@@ -73,7 +73,7 @@ class PackedSegment:
             head = stream.read(_HEADER.size)
             size = _HEADER.unpack(head)[1] if len(head) == _HEADER.size and head.startswith(_MAGIC) else -1
             if not 0 <= size <= os.fstat(stream.fileno()).st_size:
-                raise ValueError(f"{path} is no packed segment")
+                raise ValueError(f"{path} is damaged: it does not begin as a file of steps")
             text = stream.read(size)
         try:
             facts = json.loads(text)
@@ -82,8 +82,8 @@ class PackedSegment:
             first, stop, count, stride, damaged = (
                 int(facts[name]) for name in ("first", "stop", "count", "stride", "damaged")
             )
-        except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise ValueError(f"{path} is no packed segment: {error!r}") from error
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            raise ValueError(f"{path} is damaged: the description of its steps cannot be read") from error
         if not (0 <= first <= stop and 0 <= count <= min(stop - first, _MOST_ROWS)) or stride < 1:
             raise ValueError(f"{path} counts its records wrongly: {first} to {stop}, {count} of them")
         offset, described = _HEADER.size + size, zlib.crc32(_text(facts))

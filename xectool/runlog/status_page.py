@@ -22,6 +22,7 @@ from xectool.runlog.process import current_process, oom_kills
 PAGE_BYTES: Final = 4096
 PAGE_VERSION: Final = 1
 _MAGIC: Final = int.from_bytes(b"XECSTAT\0", "little")
+_MOST: Final = 1 << 48  # of what is counted one by one
 
 PHASES: Final = (
     "start",
@@ -210,21 +211,36 @@ def boot_word(boot_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(boot_id.encode(), digest_size=7).digest(), "little")
 
 
+def is_spoilt(path: Path) -> bool:
+    """Return whether a file is a page no more: its beginning is another, or its words make no sense."""
+    words = _words(path)
+    if words is None or not words[Word.MAGIC]:  # absent, or not yet one
+        return False
+    return words[Word.MAGIC] != _MAGIC or (words[Word.VERSION] <= PAGE_VERSION and not _make_sense(words))
+
+
+def _make_sense(words: tuple[int, ...]) -> bool:
+    counts = (words[word] for word in (Word.STEP, Word.EPOCH, Word.PHASE, Word.DROPPED, Word.COLLECTIVE_SEQ))
+    return words[Word.VERSION] >= 1 and all(0 <= count < _MOST for count in counts)
+
+
+def _words(path: Path) -> tuple[int, ...] | None:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    return struct.unpack(f"={PAGE_BYTES // 8}q", content[:PAGE_BYTES]) if len(content) >= PAGE_BYTES else None
+
+
 def read_page(path: Path, boot_id: str) -> PageView | None:
-    """Return the page in ``path``, or None where it is absent or not yet one.
+    """Return the page in ``path``, or None where it is absent, not yet one, or spoilt.
 
     Args:
         path: File a `StatusPage` writes.
         boot_id: Identity of the running kernel, see `xectool.runlog.process.boot_id`.
     """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    if len(content) < PAGE_BYTES:
-        return None
-    words = struct.unpack(f"={PAGE_BYTES // 8}q", content[:PAGE_BYTES])
-    if words[Word.MAGIC] != _MAGIC or words[Word.VERSION] > PAGE_VERSION:
+    words = _words(path)
+    if words is None or words[Word.MAGIC] != _MAGIC or words[Word.VERSION] > PAGE_VERSION or not _make_sense(words):
         return None
     return _view(words, time.monotonic_ns(), words[Word.BOOT] == boot_word(boot_id))
 

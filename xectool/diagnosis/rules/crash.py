@@ -110,28 +110,6 @@ class CompileKilled(DiagnosisRule):
         )
 
 
-class RecordDamaged(DiagnosisRule):
-    """Steps were taken and none can be read, so that no rule has seen them."""
-
-    code = "XT-RECORD-DAMAGED"
-    title = "the record of the steps cannot be read"
-
-    def look(self, evidence: Evidence) -> Iterator[Cause]:
-        """Report a record without its steps."""
-        reached = max((evidence.status.step, *(event.step for event in evidence.events)))
-        if evidence.steps.seen or reached <= 1:  # what happens on the way to the first step is of step 1
-            return
-        yield Cause(
-            code=self.code,
-            confidence=0.9,
-            problem=f"the run reached step {reached}, and no step of its record can be read",
-            evidence=("the other rules judge by events, epochs and incidents alone",),
-            fix=f'xectool diagnose query {fixes.quoted(evidence)} "select kind, step, message from events"',
-            severity=Severity.WARNING,
-            symptom="record",
-        )
-
-
 class Hang(DiagnosisRule):
     """The run stands still."""
 
