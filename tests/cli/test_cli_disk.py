@@ -33,17 +33,23 @@ def train(warm: Any, shallow: None) -> Train:
 
 
 @pytest.mark.parametrize("limit_bytes", [TINY, SMALL])
-def test_disk_that_refuses_is_exit_3_and_leaves_nothing_torn(files: Path, train: Train, limit_bytes: int) -> None:
+def test_disk_that_refuses_is_exit_3_and_leaves_nothing_torn(
+    files: Path, train: Train, limit_bytes: int, xectool: Callable[..., Any]
+) -> None:
     name = f"full{limit_bytes}"
     outcome = train(limit_bytes, str(files / "config.yaml"), "--run-name", name, "--json")
     assert outcome.returncode == 3, outcome.stderr
     (found,) = json.loads(outcome.stdout)["findings"]
-    assert "File too large" in found["problem"]
-    assert found["fix"]
+    assert "File too large: no file may grow beyond " in found["problem"]
+    assert found["fix"].startswith("ulimit -f unlimited"), "it is no full disk"
     left = {path.name for path in (files / "runs" / name).iterdir()}
     assert left <= {"config.yaml", "manifest.json", "rec"}
     if "config.yaml" in left:
         assert "mlflow:" in (files / "runs" / name / "config.yaml").read_text()
+    if "rec" in left and limit_bytes == SMALL:
+        health = xectool("diagnose", "run", files / "runs" / name, "--json").document
+        assert health["findings"][0]["code"] == "XT-DISK-FULL"
+        assert health["findings"][0]["fix"].startswith("ulimit -f unlimited; xectool train ")
 
 
 def test_disk_that_fills_inside_an_epoch_costs_no_training_until_its_end(files: Path, train: Train) -> None:

@@ -156,8 +156,24 @@ def test_a_damaged_range_names_branch_and_entries_and_spares_the_rest(tmp_path, 
         with pytest.raises(DataFileError, match="branch 'relative_time', entries 8 to 16 cannot be read") as caught:
             file.read_column("relative_time")
         assert caught.value.where.endswith("entries [8, 16)")
+        assert caught.value.code == "XT-DATA-DAMAGED"
         np.testing.assert_array_equal(file.read_column("relative_time", 16, 24), rows["relative_time"][16:])
         np.testing.assert_array_equal(file.read_column("npho"), rows["npho"])
+
+
+@pytest.mark.parametrize("how", ["written over", "moved"])
+def test_a_file_that_is_written_over_while_it_is_read_is_not_called_damaged(tmp_path, rows, write_rows, how):
+    """Its user was told to copy it again, and `check-data` then found nothing wrong with it."""
+    path = write_rows(tmp_path / "a.root", rows)
+    with EventFile(path) as file:
+        file.column("npho")
+        os.truncate(path, 3000)
+        if how == "moved":
+            path.rename(tmp_path / "b.root")
+        with pytest.raises(DataFileError, match="was written over, moved or deleted while it was read") as caught:
+            file.read_column("npho")
+    assert caught.value.code == "XT-DATA-CHANGED"
+    assert caught.value.fix.startswith(f"xectool check-data {path}:tree ")
 
 
 @pytest.fixture(scope="module")

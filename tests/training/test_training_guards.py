@@ -242,6 +242,14 @@ def test_gradient_norms_have_a_verdict_though_the_last_step_was_skipped(parts: R
     assert not list(guard.after_step(Progress(step=51), step))
 
 
+@pytest.mark.parametrize(("first", "told"), [(1, "after 50 steps"), (20, "of steps 20 to 50"), (50, "")])
+def test_gradient_norms_after_a_resume_are_of_the_steps_that_were_seen(parts: RunParts, first: int, told: str) -> None:
+    """One step after a resume at the 49th, with a norm of 3000, was told as the median of 50."""
+    guard, step = GradientNorm(parts), facts(parts, grad_norm=0.3)
+    said = [notice.message for n in range(first, 51) for notice in guard.after_step(Progress(step=n), step)]
+    assert [f"gradient norm {told}: " in line for line in said if line] == [True] * bool(told)
+
+
 @pytest.mark.parametrize("lr", [0.0, -1e-3, math.nan, math.inf])
 def test_rate_that_is_none_stops(parts: RunParts, lr: float) -> None:
     with pytest.raises(RunDiverged, match="learning rate"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +49,39 @@ def test_a_resume_names_each_key_with_another_value(tiny_config: Config) -> None
         "training.lr 0.001 -> 0.002"
     )
     assert any(problem in line for line in said.lines)
+
+
+def test_a_file_that_was_replaced_is_told_by_a_resume_and_by_the_diagnosis(tiny_config: Config, tmp_path: Path) -> None:
+    """The same name with the same number of events went on without a word, and was healthy."""
+    for name, seed in (("a", 5), ("b", 6), ("other", 7)):
+        engine.simulate(str(tmp_path / f"{name}.root"), events=20, seed=seed)
+    files = [str(tmp_path / "a.root"), str(tmp_path / "b.root")]
+    config = tiny_config(data={"train_path": files}, training={"epochs": 4})
+    run_dir = engine.train(config, max_steps=2).run_dir
+    os.utime(files[0])  # the control: copies have other times
+    same = engine.train(config, resume="auto", max_steps=3)
+    assert "XT-RESUME-DATA" not in told(same)
+    assert "XT-RESUME-DATA" not in [note.code for note in engine.diagnose.run(run_dir).notes]
+
+    sizes = [os.stat(files[0]).st_size, os.stat(tmp_path / "other.root").st_size]
+    os.replace(tmp_path / "other.root", files[0])
+    assert sizes[0] != sizes[1]
+    looked = engine.train(config, resume="auto", dry_run=True)
+    problem = f"{files[0]}: {sizes[1]} bytes with 20 entries, before {sizes[0]} with 20"
+    assert told(looked)["XT-RESUME-DATA"].endswith(problem)
+    said = Said()
+    engine.train(config, resume="auto", max_steps=4, observer=said)
+    assert any(problem in line for line in said.lines)
+    again = engine.train(config, resume="auto", max_steps=5)
+    assert "XT-RESUME-DATA" not in told(again), "of the file as it is the run has learned since"
+    health = engine.diagnose.run(run_dir)
+    (note,) = [note for note in health.notes if note.code == "XT-RESUME-DATA"]
+    assert problem in note.problem
+    (fix,) = (found.fix for found in looked.findings if found.code == "XT-RESUME-DATA")
+    words = shlex.split(fix, comments=True)
+    assert words[:4] == ["xectool", "train", f"{run_dir}/config.yaml", "--run-name"]
+    overrides = [f"mlflow.run_name={words[4]}", words[6]]
+    assert engine.train(words[2], overrides=overrides, max_steps=1).status == "max_steps"
 
 
 def test_an_average_that_is_dropped_or_begins_in_mid_run_is_told(tiny_config: Config) -> None:

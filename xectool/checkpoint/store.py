@@ -30,6 +30,7 @@ from xectool.checkpoint.names import USE_ANOTHER
 from xectool.checkpoint.names import epoch_name as epoch_name
 from xectool.checkpoint.soundness import require_checksums, require_finite
 from xectool.errors import CheckpointError, DiskError, XecError, in_shell
+from xectool.errors.refused_writes import LIFT, size_limit
 from xectool.errors.unreadable import ARCHIVE_ERRORS
 from xectool.runlog.atomic import sync_directory
 
@@ -281,14 +282,11 @@ def _disk_error(path: Path, error: Exception) -> DiskError:
     # torch answers a failed write with the state of its archive; what the system said is the context of that
     said = error.__context__ if isinstance(error.__context__, OSError) else error
     reason = getattr(said, "strerror", None) or said
+    if limit := size_limit(said):
+        problem, fix = f"cannot write the checkpoint: {limit}", f"{LIFT}; then --resume auto"
+        return DiskError(problem, where=str(path), fix=fix, code="XT-DISK-CKPT")
+    free, problem = "", f"cannot write the checkpoint: {reason}"
     with contextlib.suppress(OSError):
-        free = shutil.disk_usage(path.parent).free
-        return DiskError(
-            f"cannot write the checkpoint: {reason} ({free / 1e9:.2f} GB free)",
-            where=str(path),
-            fix="free some space or set checkpoint.save_dir to another disk, then --resume auto",
-            code="XT-DISK-CKPT",
-        )
-    return DiskError(
-        f"cannot write the checkpoint: {reason}", where=str(path), fix="set checkpoint.save_dir to another disk"
-    )
+        free = f" ({shutil.disk_usage(path.parent).free / 1e9:.2f} GB free)"
+    fix = "free some space or set checkpoint.save_dir to another disk, then --resume auto"
+    return DiskError(f"{problem}{free}", where=str(path), fix=fix, code="XT-DISK-CKPT")

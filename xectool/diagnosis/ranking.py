@@ -42,6 +42,7 @@ from xectool.diagnosis.rules.nan_state import (
     NanFromWeights,
     WeightsOutOfReach,
 )
+from xectool.diagnosis.rules.other_data import OtherData
 from xectool.diagnosis.rules.quarantine import Quarantine
 from xectool.diagnosis.rules.ranks import RankDied, RankRanOut
 from xectool.diagnosis.rules.rate import RateBeyondReason
@@ -85,7 +86,7 @@ RULES: Final[tuple[DiagnosisRule, ...]] = (
     LoaderSlow(),
     CheckpointSlow(), Recompiling(), TrackerStalled(), LazyState(), Failed(), ClippingMostSteps(), CompileSuppressed(),
     CudagraphSkipped(), Nondeterministic(), ZeroGradient(), AverageBeyondRun(), WorseThanConventional(),
-    GuardsOff(),
+    GuardsOff(), OtherData(),
 )  # fmt: skip
 """All rules in the order of suspicion: data, input scale, loss domain, precision, then learning rate; the rest by
 how directly it ends a run."""
@@ -97,6 +98,7 @@ _OF_A_SOUND_RUN: Final = frozenset({WorseThanConventional.code, NoLearning.code,
 """Notes that say little, and whose line cures nothing, while anything but the speed of a run is wrong."""
 
 LEADING: Final = {
+    OtherData.code: "see the note on its data",
     AverageBeyondRun.code: "see the note on its averaged weights",
     WorseThanConventional.code: "",  # its problem is short enough
 }

@@ -35,7 +35,7 @@ from xectool.training.ranks.environment import device_of_rank
 from xectool.training.ranks.group import joined
 from xectool.training.record.description import start_facts
 from xectool.training.record.run_dir import RunPlace
-from xectool.training.saving.resume_changes import resume_changes
+from xectool.training.saving.resume_changes import other_files, resume_changes
 from xectool.training.stepping.build import RunData
 from xectool.training.stepping.parts import RunParts
 
@@ -104,7 +104,7 @@ def _train(
     progress, started = begin(parts, data, place, watching)
     loaded = replace(loaded, findings=without_learnt_units(loaded.findings, started))
     watching.started(start_facts(parts, data, place, progress))
-    seen = (*data.findings, *parts.baseline.findings, *_changes(parts, place, dry_run))
+    seen = (*data.findings, *parts.baseline.findings, *_changes(parts, place, dry_run, data))
     noticed = converting(seen, loaded.config.data)
     warned = tuple(found for found in loaded.findings if found.severity is not Severity.INFO)
     for found in () if dry_run else (*warned, *noticed):  # again at the end, which is not far in a dry run
@@ -123,13 +123,14 @@ def _with_decay(config: RunConfig, decay: float | Literal["auto"] | None) -> Run
     return config.model_copy(update={"training": training})
 
 
-def _changes(parts: RunParts, place: RunPlace, dry_run: bool) -> tuple[Finding, ...]:
+def _changes(parts: RunParts, place: RunPlace, dry_run: bool, data: RunData) -> tuple[Finding, ...]:
     """Return what a resume changes; nothing of a new run."""
     if place.checkpoint is None or place.checkpoint_path is None:
         return ()
     running = None if dry_run else place.directory
     ranks = parts.ranks.world_size
-    return tuple(resume_changes(parts.config, place.checkpoint, place.checkpoint_path, ranks, running))
+    found = resume_changes(parts.config, place.checkpoint, place.checkpoint_path, ranks, running)
+    return (*found, *other_files(data, place.checkpoint_path))
 
 
 def _judged(result: TrainResult, data: RunData, watching: Observer, page: bool) -> TrainResult:

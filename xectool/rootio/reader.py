@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from xectool.config.inputs import input_name, is_remote, split_tree
-from xectool.errors import DataFileError, did_you_mean, listed, nearest
+from xectool.errors import DataFileError, did_you_mean, in_shell, listed, nearest
 from xectool.rootio.baskets import BasketColumn, tree_column
 from xectool.rootio.columns import READ_ERRORS, Array, Column, DamagedRangeError, WrongLengthError
 from xectool.rootio.files import cannot_open, open_errors, open_tree
@@ -47,6 +47,7 @@ class EventFile:
         self._source: ByteSource = (
             RemoteSource(self._tree.file.source) if is_remote(self.path) else LocalSource(self.path)
         )
+        self._written = _last_written(self.path)
         self._columns: dict[str, Column] = {}
         self._specs: dict[str, BranchSpec | None] = {}
 
@@ -259,6 +260,14 @@ class EventFile:
                 fix="check the connection and your credentials; a local copy tells whether the file is damaged",
                 code="XT-DATA-REMOTE",
             )
+        if _last_written(self.path) != self._written:
+            return DataFileError(
+                f"'{self.path}' was written over, moved or deleted while it was read: branch '{branch}', entries "
+                f"{error.start} to {error.stop} cannot be read ({error.reason})",
+                where=f"{self.where} branch {branch} entries [{error.start}, {error.stop})",
+                fix=f"xectool check-data {in_shell(self.where)}   # once the file is whole again",
+                code="XT-DATA-CHANGED",
+            )
         return DataFileError(
             f"'{self.path}' is damaged: branch '{branch}', entries {error.start} to {error.stop} cannot be read "
             f"({error.reason})",
@@ -266,3 +275,12 @@ class EventFile:
             fix="copy the file again and compare its checksum, or take it out of the list",
             code="XT-DATA-DAMAGED",
         )
+
+
+def _last_written(path: str) -> tuple[int, int] | None:
+    """Return size and time of a local file, which a copy over it changes; None of what is remote, or gone."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns

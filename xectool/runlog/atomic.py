@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from xectool.errors import DiskError, in_shell
+from xectool.errors.refused_writes import LIFT, size_limit
 from xectool.runlog.records import to_json
 
 
@@ -49,8 +50,9 @@ def write_text(path: Path, text: str, *, mode: int = 0o644, durable: bool = True
                 os.fsync(stream.fileno())
         temporary.replace(path)
     except OSError as error:
-        fix = f"free space on the disk that holds it: df -h {in_shell(path.parent)}"
-        raise DiskError(f"{path.name} cannot be written: {error.strerror}", where=str(path), fix=fix) from error
+        limit, look = size_limit(error), f"df -h {in_shell(path.parent)}   # free space on the disk that holds it"
+        problem = f"{path.name} cannot be written: {limit or error.strerror}"
+        raise DiskError(problem, where=str(path), fix=LIFT if limit else look) from error
     finally:  # also where Ctrl-C came
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -46,6 +47,38 @@ class DataFileFacts:
             return cls(path, role, entries, tree=tree)
         facts = Path(path).stat()
         return cls(path, role, entries, facts.st_size, facts.st_mtime, tree)
+
+
+def replaced_files(before: Iterable[Mapping[str, Any]], now: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the files that are others than before, each with both sizes; the place of a file may be another.
+
+    Files are the same by sample, name and tree. One of the same size is taken for the same: copies have other times.
+
+    Args:
+        before: Files as a manifest lists them.
+        now: Files as they are.
+    """
+    earlier = _by_name(before)
+    found = []
+    for name, file in _by_name(now).items():
+        was = earlier.get(name)
+        if was is None or _size(was) == _size(file) or -1 in (_size(was)[0], _size(file)[0]):
+            continue
+        (size, events), (old, entries) = _size(file), _size(was)
+        found.append(f"{file.get('path')}: {size} bytes with {events} entries, before {old} with {entries}")
+    return found
+
+
+def _by_name(files: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, str], Mapping[str, Any]]:
+    """Return the files by sample, name and tree; without those that share all of it."""
+    named = [((str(f.get("role")), Path(str(f.get("path"))).name, str(f.get("tree", ""))), f) for f in files]
+    counts = Counter(name for name, _ in named)
+    return {name: file for name, file in named if counts[name] == 1}
+
+
+def _size(file: Mapping[str, Any]) -> tuple[int, int]:
+    size, entries = (file.get(key, -1) for key in ("size_bytes", "entries"))
+    return (size, entries) if isinstance(size, int) and isinstance(entries, int) else (-1, -1)
 
 
 @dataclass(frozen=True)

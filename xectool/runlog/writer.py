@@ -12,6 +12,7 @@ from typing import Any
 import xectool
 from xectool.config.save_places import other_save_dir
 from xectool.errors import DiskError, UsageError
+from xectool.errors.refused_writes import LIFT, size_limit
 from xectool.runlog.lock import ProcessLock
 from xectool.runlog.process import current_process
 from xectool.runlog.records import END_KINDS, AttemptRecord, EpochRecord, EventRecord, StepRecord
@@ -56,8 +57,10 @@ class RunWriter:
             self.attempt = attempt if attempt is not None else max(attempts(self.run_dir), default=0) + 1
             self._sink, self.status = self._open(attempt_dir(self.run_dir, self.attempt), limits)
         except OSError as error:
-            fix = other_save_dir(self.run_dir.parent, refusal=error)
-            raise DiskError(f"the run record cannot be created: {error.strerror}", where=str(root), fix=fix) from error
+            limit = size_limit(error)
+            fix = LIFT if limit else other_save_dir(self.run_dir.parent, refusal=error)
+            problem = f"the run record cannot be created: {limit or error.strerror}"
+            raise DiskError(problem, where=str(root), fix=fix) from error
         self._ended = False
         me = current_process()
         self._sink.append(

@@ -17,6 +17,7 @@ from xectool.diagnosis.evidence.incidents import number
 from xectool.diagnosis.hang.fatal import innermost
 from xectool.diagnosis.hang.missing import missing_rank
 from xectool.errors import counted
+from xectool.errors.refused_writes import TOO_LARGE
 from xectool.findings import Severity
 from xectool.runlog.json_lines import LIMIT
 from xectool.runlog.records import EventRecord
@@ -26,8 +27,8 @@ from xectool.runlog.storage import attempt_dir
 _WORKER: Final = re.compile(r"XT-LOADER-(DIED|KILLED|TIMEOUT)|DataLoader worker|[Ww]orker .*(killed|died|exited)")
 _DISK: Final = re.compile(r"XT-DISK|No space left|ENOSPC|Disk quota|disk is full|the disk took no")
 _NUMERIC: Final = re.compile(r"XT-NAN|XT-SPIKE|XT-DIVERGED|RunDiverged|non-finite")
-_BAD_FILE: Final = re.compile(r"'(.+?)' is (?:damaged|truncated|empty)\b")
-_BAD_FILES: Final = ("XT-DATA-DAMAGED", "XT-DATA-TRUNCATED", "XT-DATA-EMPTY")
+_BAD_FILE: Final = re.compile(r"'(.+?)' (?:is (?:damaged|truncated|empty)|was written over)\b")
+_BAD_FILES: Final = ("XT-DATA-DAMAGED", "XT-DATA-TRUNCATED", "XT-DATA-EMPTY", "XT-DATA-CHANGED")
 _OWN_CODE: Final = re.compile(r"XT-[A-Z0-9-]+")
 END: Final = "end"  # symptom of a run that something has ended
 UNSAVED_KINDS: Final = ("checkpoint_failed", "disk", "disk_low", "recorder_gap")
@@ -59,7 +60,7 @@ class DiskFull(DiagnosisRule):
     """The disk takes no more."""
 
     code = "XT-DISK-FULL"
-    title = "the disk is full or refuses"
+    title = "the disk is full or refuses, or a limit on the size of a file"
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Look for refused checkpoints, lost records and too little space."""
@@ -72,12 +73,15 @@ class DiskFull(DiagnosisRule):
             return
         first = events[0]
         lost = first.kind != "disk_low"
+        told = tuple(dict.fromkeys(first_line(event) or event.kind for event in events))[:4]
+        problem, again = _disk_problem(first), fixes.resume(evidence)
+        is_limit = any(TOO_LARGE in text for text in (problem, *told))
         yield Cause(
             code=self.code,
             confidence=0.95 if lost else 0.85,
-            problem=_disk_problem(first),
-            evidence=tuple(dict.fromkeys(first_line(event) or event.kind for event in events))[:4],
-            fix=f"df -h {fixes.quoted(evidence)}; {fixes.resume(evidence)}",
+            problem=problem,
+            evidence=told,
+            fix=f"ulimit -f unlimited; {again}" if is_limit else f"df -h {fixes.quoted(evidence)}; {again}",
             severity=Severity.ERROR if failure is not None else Severity.WARNING,
             step=first.step,
             symptom="disk",
@@ -193,7 +197,9 @@ def _failure_fix(evidence: Evidence, code: str, following: str) -> str:
 def _look_at_file(evidence: Evidence, failure: EventRecord) -> str:
     """Return the look at the file that ended the run; going on before it is copied again ends the same way."""
     found, again = _BAD_FILE.search(failure.message), fixes.resume(evidence)
-    then = f"   # copy it again, then: {again}"
+    then = (
+        f"   # {'once it is whole again' if 'was written over' in failure.message else 'copy it again'}, then: {again}"
+    )
     if found is None:
         return fixes.check_named_files(evidence, "train") + then
     named = [*train_files(evidence.manifest), *train_files(evidence.manifest, "val")]

@@ -64,22 +64,25 @@ class GradientNorm(Guard):
         super().__init__(parts)
         self._norms: list[float] = []
         self._clipped = 0
+        self._first = VERDICT_AFTER  # step, where a run was resumed
 
     def after_step(self, progress: Progress, step: StepFacts) -> Iterator[Notice]:
-        """After 50 steps of a run, say what its norms are."""
+        """After 50 steps of a run, say what its norms are; nothing where a resume has seen the last few alone."""
         self.done = progress.step >= VERDICT_AFTER
         if progress.step > VERDICT_AFTER:
             return
+        self._first = min(self._first, progress.step)
         if step.result.taken:
             self._norms.append(step.result.grad_norm)
             self._clipped += step.result.clip_coef < 1.0
-        if progress.step == VERDICT_AFTER and self._norms:
+        if progress.step == VERDICT_AFTER and self._norms and self._first <= VERDICT_AFTER // 2:
             median, p95, top = (float(np.quantile(self._norms, share)) for share in (0.5, 0.95, 1.0))
             clip = self.parts.config.training.grad_clip
             text = gradient_verdict(top, clip, self._clipped / len(self._norms), median)
             numbers = f"median {median:.3g}, 95 % {p95:.3g}, largest {top:.3g}"
             yield Notice("grad_norm", {"median": median, "p95": p95, "max": top, "verdict": text}, "", say=False)
-            yield Notice("", {}, f"gradient norm after {VERDICT_AFTER} steps: {numbers}: {text}")
+            of = f"after {VERDICT_AFTER} steps" if self._first == 1 else f"of steps {self._first} to {VERDICT_AFTER}"
+            yield Notice("", {}, f"gradient norm {of}: {numbers}: {text}")
 
 
 def gradient_verdict(largest: float, clip: float, clipped: float, usual: float) -> str:

@@ -39,6 +39,12 @@ def start_facts(parts: RunParts, data: RunData, place: RunPlace, progress: Progr
     }
 
 
+def data_files(data: RunData) -> list[DataFileFacts]:
+    """Return the files of a run as they are now, those of training first."""
+    samples = (("train", data.train), ("val", data.val))
+    return [DataFileFacts.of(file.path, role, file.num_entries, file.tree) for role, of in samples for file in of.files]
+
+
 def describe_run(parts: RunParts, data: RunData, directory: Path, attempt: int) -> None:
     """Write ``config.yaml`` (resolved) and ``manifest.json`` of an attempt.
 
@@ -46,12 +52,10 @@ def describe_run(parts: RunParts, data: RunData, directory: Path, attempt: int) 
         DiskError: The disk refuses.
     """
     write_text(directory / CONFIG_NAME, to_yaml(parts.config))
-    files = [DataFileFacts.of(f.path, "train", f.num_entries, f.tree) for f in data.train.files]
-    files += [DataFileFacts.of(f.path, "val", f.num_entries, f.tree) for f in data.val.files]
     facts = AttemptFacts(
         attempt=attempt,
         config=parts.config.to_dict(),
-        data_files=files,
+        data_files=data_files(data),
         seeds={"training.seed": parts.config.training.seed},
         extra={
             "execution": list(parts.execution.notes),

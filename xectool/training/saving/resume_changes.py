@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 from xectool.checkpoint.format import Checkpoint
 from xectool.config.root import RunConfig
 from xectool.config.serialize import inline_yaml
-from xectool.errors import counted
+from xectool.errors import counted, in_shell
 from xectool.findings import Finding, Severity
+from xectool.runlog.manifest import read_manifest, replaced_files
+from xectool.training.record.description import CONFIG_NAME, data_files
+from xectool.training.record.run_dir import plain_name
 from xectool.training.saving.resume import as_saved, differences, is_idle
 from xectool.training.saving.step_size import step_size_change
+from xectool.training.stepping.build import RunData
 
 _DECAY: Final = "training.ema_decay"
 _OF_THIS_CALL: Final = ("checkpoint.resume_from", "checkpoint.overwrite")  # how it was called, not how it learns
 _LONGEST: Final = 80
+_MOST_FILES: Final = 8  # told of those that are others now
 
 
 def resume_changes(
@@ -41,6 +47,32 @@ def resume_changes(
     if change := step_size_change(config, checkpoint, ranks):
         fix = change.fix_before() if running is None else change.fix_running(running)
         yield Finding("XT-RESUME-BATCH", Severity.WARNING, change.problem, where="data.batch_size", fix=fix)
+
+
+def other_files(data: RunData, path: Path) -> Iterator[Finding]:
+    """Yield that files are others than those the run has learned from, as the manifest beside its checkpoint has them.
+
+    Args:
+        data: What the run goes on with.
+        path: The file of the checkpoint.
+    """
+    attempts = [item for item in read_manifest(path.parent).get("attempts") or () if isinstance(item, dict)]
+    before = [item for item in (attempts[-1].get("data_files") if attempts else None) or () if isinstance(item, dict)]
+    found = replaced_files(before, map(asdict, data_files(data)))
+    if not found:
+        return
+    more = f" and {counted(len(found) - 1, 'other file')}" if len(found) > 1 else ""
+    name = plain_name(f"{path.parent.name}-new-data")
+    yield Finding(
+        "XT-RESUME-DATA",
+        Severity.WARNING,
+        f"the run goes on with other data than it has learned from: {found[0]}{more}",
+        where=str(path),
+        evidence=tuple(found[:_MOST_FILES]),
+        fix=f"xectool train {in_shell(path.parent / CONFIG_NAME)} --run-name {name} "
+        f"--set {in_shell(f'checkpoint.init_from={path}')}   # a new run from its weights, with scales of these data; "
+        "or put the earlier files back",
+    )
 
 
 def _changed(saved: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
