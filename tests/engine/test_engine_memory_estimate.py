@@ -339,6 +339,9 @@ def test_train_refuses_what_the_host_cannot_hold(tiny_config: Path, monkeypatch:
     assert "estimated host RAM" in finding.problem
     assert "control group /job" in finding.problem
     assert finding.fix.startswith("a machine or job with ")  # the interpreter alone does not fit
+    named = finding.problem.partition("largest term: ")[2].rpartition(" ")[0].rpartition(" ")[0]
+    assert finding.evidence[0].startswith(f"{named}: "), "data.chunksize was named for any term"
+    assert memory_verdicts._KEY_OF_TERM.get(named, "memory of the host") in finding.where
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from xectool.config.host_memory import READERS
 from xectool.config.platform import more_memory
 from xectool.config.root import RunConfig
 from xectool.config.save_places import other_save_dir
@@ -14,7 +15,16 @@ from xectool.findings import Finding, Severity
 from xectool.training.memory_estimate.calibration import Calibration
 from xectool.training.memory_estimate.device import USABLE
 from xectool.training.memory_estimate.estimate import Estimate
-from xectool.training.memory_estimate.host import CACHE_TERM, HOST_SHARE
+from xectool.training.memory_estimate.host import CACHE_TERM, COMPILE_TERM, HOST_SHARE, LOADER_TERM, STEP_TERM
+
+_KEY_OF_TERM: Final = {
+    LOADER_TERM: "data.chunksize",
+    READERS: "data.num_workers",
+    STEP_TERM: "data.batch_size",
+    COMPILE_TERM: "training.compile",
+}
+"""The setting that says how much a term of the host's memory takes."""
+_MOST_TERMS: Final = 3
 
 DEFAULT_EVENTS: Final = 1_000_000
 OLDER_BATCHES: Final = {
@@ -163,7 +173,10 @@ def _of_machine(result: MemoryEstimate) -> list[Finding]:
             f"{name} {found.host[name] / 1e9:.4g} GB"
         )
         fix = _host_fix(found, least, result.config.distributed.num_gpus)
-        errors.append(Finding("CFG-20", Severity.ERROR, problem, "data.chunksize", found.lines[:2], fix))
+        terms = sorted(found.host.items(), key=lambda term: -term[1])[:_MOST_TERMS]
+        account = found.lines[:2] if name == LOADER_TERM else [f"{term}: {size / 1e9:.3g} GB" for term, size in terms]
+        where = _KEY_OF_TERM.get(name, "memory of the host")
+        errors.append(Finding("CFG-20", Severity.ERROR, problem, where, tuple(account), fix))
     if not result.fits_disk:
         needed = sum(found.disk.values())
         problem = f"the run needs {needed / 1e9:.4g} GB of disk, {result.free_bytes / 1e9:.4g} GB free"
