@@ -19,6 +19,7 @@ import uproot
 from xectool import engine
 from xectool.checkpoint import store
 from xectool.config.load import load_config
+from xectool.detector.constants import NUM_SENSORS
 from xectool.errors import ConfigError, DataUnusable, DeviceError, OutOfMemory, RunDiverged, XecError
 from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
@@ -122,6 +123,23 @@ def test_invalid_numbers_are_named_once_and_never_reach_the_weights(
     assert [text.split(":")[0] for text in named[4:]] == ["invalid truth of energy inf"] * log_invalid
     assert math.isfinite(result.metrics["val/loss"])
     assert result.nonfinite_batches == 0
+
+
+def test_an_event_of_many_invalid_numbers_takes_one_line(tiny_config: Config, tiny_data: Path, tmp_path: Path) -> None:
+    """One event without any reading took all ten lines, and what came after it had none."""
+
+    def spoil(npho: np.ndarray) -> np.ndarray:
+        npho = npho.copy()
+        npho[3], npho[5, 17] = np.nan, np.inf
+        return npho
+
+    path, listener = rewritten(tiny_data / "train_000.root", tmp_path / "spoilt.root", npho=spoil), Listener()
+    engine.train(tiny_config(data={"train_path": str(path)}), observer=listener)
+    said = sorted(text.rpartition("sensor ")[2] for text in listener.messages if ": invalid " in text)
+    assert len(said) == 2
+    assert any(line.endswith("sensor 17") for line in listener.messages)
+    assert any(line.endswith(f"sensor 0 and {NUM_SENSORS - 1} other sensors") for line in listener.messages)
+    assert any(f"{NUM_SENSORS + 1} invalid numbers in epoch 1; " in line for line in listener.messages)
 
 
 def test_numbers_of_a_validation_file_that_no_event_can_have_are_told_once(

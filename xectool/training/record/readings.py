@@ -14,10 +14,11 @@ from xectool.data.batch import EventBatch
 from xectool.data.events import EventSource
 from xectool.data.extremes import NPHO_HIGH, NPHO_LOW, TIME_HIGH, TIME_LOW, TRUTH_HIGH, Usual
 from xectool.detector.constants import DEAD_EVENTS, LARGEST_LEGAL, NUM_SENSORS, UNKNOWN_ABOVE
-from xectool.errors import event_named
+from xectool.errors import counted, event_named
 from xectool.models.normalize import NphoScheme
 
-MAX_NAMED = 10  # readings named one by one; the rest is counted
+MAX_NAMED = 10  # readings, or events with more of them, named one by one; the rest is counted
+FEW_SENSORS = 3  # of an event that are named one by one
 FEWEST_EVENTS = 8  # that tell a dead sensor from a single NaN
 MOST_FAINT = 0.5  # of the sensors below the threshold, whose times the network does not see
 
@@ -58,7 +59,7 @@ class ReadingWatch:
         self._epoch: int | None = None
         self._passed = False
         self._events, self._nan = 0, torch.zeros(NUM_SENSORS, dtype=torch.int64)  # looked at; NaN of each sensor
-        self.num_invalid = 0
+        self.num_invalid, self._num_named = 0, 0
 
     def look(self, batch: EventBatch) -> list[InvalidReading]:
         """Return a line for each invalid number of a batch, as far as there is still room for names.
@@ -74,10 +75,13 @@ class ReadingWatch:
             return []
         lines = []
         for name, values, invalid in self._invalid(batch):
-            room = MAX_NAMED - self.num_invalid
-            places = invalid.nonzero()
-            self.num_invalid += len(places)
-            lines += [self._line(batch, name, values, row, place) for row, place in places[: max(0, room)].tolist()]
+            self.num_invalid += int(invalid.sum())
+            for row, places in _by_event(invalid):
+                shown = places if len(places) <= FEW_SENSORS else places[:1]
+                shown = shown[: max(0, MAX_NAMED - self._num_named)]
+                self._num_named += len(shown)
+                others = len(places) - 1 if len(shown) < len(places) else 0
+                lines += [self._line(batch, name, values, row, place, others) for place in shown]
         return lines
 
     def passing(self, batches: Iterator[EventBatch], tell: Callable[[InvalidReading], None]) -> Iterator[EventBatch]:
@@ -93,8 +97,8 @@ class ReadingWatch:
         if not self.num_invalid:
             return ""
         return (
-            f"{self.num_invalid} invalid numbers in epoch {self._epoch}; those sensors are treated as dead, such truth "
-            "as unknown (data.log_invalid_npho: false to say nothing)"
+            f"{counted(self.num_invalid, 'invalid number')} in epoch {self._epoch}; those sensors are treated as dead, "
+            "such truth as unknown (data.log_invalid_npho: false to say nothing)"
         )
 
     def _invalid(self, batch: EventBatch) -> Iterator[tuple[str, Tensor, Tensor]]:
@@ -116,14 +120,21 @@ class ReadingWatch:
         self._nan += batch.npho.isnan().sum(dim=0)
         return (self._nan >= DEAD_EVENTS * self._events) & (self._events >= FEWEST_EVENTS)
 
-    def _line(self, batch: EventBatch, name: str, values: Tensor, row: int, place: int) -> InvalidReading:
+    def _line(self, batch: EventBatch, name: str, values: Tensor, row: int, place: int, others: int) -> InvalidReading:
         identity = [int(column[row]) for column in (batch.file_index, batch.entry, batch.run, batch.event)]
         index, entry, *numbers = identity
         event = f"{event_named(*numbers)}, entry {entry} of {self._source.files[index].name}"
-        sensor = "" if name.startswith("truth") else f", sensor {place}"
+        more = f" and {counted(others, 'other sensor')}" if others else ""
+        sensor = "" if name.startswith("truth") else f", sensor {place}{more}"
         value = float(values[row, place])
         line = f"invalid {name} {value:g}: {event}{sensor}"
         return InvalidReading(line, not abs(value) <= UNKNOWN_ABOVE, identity)
+
+
+def _by_event(invalid: Tensor) -> Iterator[tuple[int, list[int]]]:
+    """Yield each row, shape (B, ...), that has anything, with its places."""
+    for row in invalid.any(dim=1).nonzero()[:, 0].tolist():
+        yield row, invalid[row].nonzero()[:, 0].tolist()
 
 
 def _within(values: Tensor, lowest: float) -> bool:
