@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from xectool.cli.options import EventsOption, JsonOption
 from xectool.cli.render import Output, table
 from xectool.errors import counted
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from xectool.engine.simulation import SimulateResult
 
 
 def simulate(
@@ -43,14 +48,15 @@ def simulate(
         format=file_format,
         compression=compression,
     )
-    Output("simulate", json).result(
-        result,
-        human=lambda screen: screen.print(
-            table(
-                f"{counted(result.events, 'event')} in {result.seconds:.1f} s "
-                f"({result.events / result.seconds:.0f} events/s)",
-                ["file"],
-                [[path] for path in result.files],
-            )
-        ),
+    Output("simulate", json).result(result, human=lambda screen: _show(screen, result))
+
+
+def _show(screen: Console, result: SimulateResult) -> None:
+    title = (
+        f"{counted(result.events, 'event')} in {result.seconds:.1f} s ({result.events / result.seconds:.0f} events/s)"
     )
+    screen.print(table(title, ["file"], [[path] for path in result.files]))
+    if result.replaced:
+        first, *others = result.replaced
+        more = f" and {counted(len(others), 'other file')}" if others else ""
+        screen.print(f"in place of an earlier simulation: {first}{more}", markup=False, soft_wrap=True)

@@ -30,11 +30,13 @@ class SimulateResult:
         files: Paths of the files, in the order of their events.
         events: Number of events over all files.
         seconds: Time it took, writing included.
+        replaced: Those of the files that were there before, of an earlier simulation.
     """
 
     files: list[str]
     events: int
     seconds: float
+    replaced: list[str]
 
 
 def simulate(  # noqa: PLR0913  one keyword an option, as on the command line
@@ -85,9 +87,10 @@ def simulate(  # noqa: PLR0913  one keyword an option, as on the command line
         require_folder(Path(output).parent, _COMMAND, Path(output).name)
         for path in file_paths(output, files):
             require_replaceable(path, _COMMAND, ".root", Origin.SIMULATED)
+    replaced = [str(path) for path in file_paths(output, files) if path.exists()]
     start = time.perf_counter()
     paths = write_dataset(settings, output, format=cast(FileFormat, format), compression=compression)
-    return SimulateResult([str(path) for path in paths], events, time.perf_counter() - start)
+    return SimulateResult([str(path) for path in paths], events, time.perf_counter() - start, replaced)
 
 
 def _as_typed(given: Mapping[str, Any]) -> str:
