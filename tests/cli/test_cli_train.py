@@ -64,8 +64,8 @@ def test_simulate_reports_what_it_wrote(xectool: Run, tmp_path: Path) -> None:
     assert document["status"] == "ok"
     assert set(document["result"]) == {"files", "events", "seconds", "replaced"}
     assert document["result"]["replaced"] == []
-    again = xectool("simulate", tmp_path / "s.root", "--events", "5")
-    assert f"in place of an earlier simulation: {tmp_path}/s.root" in " ".join(again.out.split())
+    again = xectool("simulate", tmp_path / "s.root", "--events", "4")
+    assert f"in place of an earlier simulation: {tmp_path}/s.root" in " ".join(again.err.split())
     with uproot.open(document["result"]["files"][0]) as file:
         assert file["tree"].num_entries == document["result"]["events"] == 4
 
