@@ -123,3 +123,13 @@ def test_a_directory_that_is_no_run_is_a_usage_mistake(xectool: Run, tmp_path: P
     for command in ("run", "loss", "gradients", "memory", "status"):
         outcome = xectool("diagnose", command, tmp_path, "--json")
         assert (outcome.code, outcome.document["status"]) == (2, "error"), command
+
+
+def test_a_run_that_is_not_there_is_answered_with_lines_that_can_be_pasted(xectool: Run, runs: Path) -> None:
+    """The line of `diagnose memory` was in words: `xectool runs lists the runs`."""
+    for command in ("run", "loss", "memory", "status"):
+        (found,) = xectool("diagnose", command, runs / "nothing-near", "--json").document["findings"]
+        assert found["fix"] == "xectool runs   # lists them; those elsewhere: --root DIR", command
+        (found,) = xectool("diagnose", command, runs / "sounds", "--json").document["findings"]
+        assert found["fix"] == f"xectool diagnose {command} {runs / 'sound'} --json"
+        assert found["problem"].endswith(", did you mean 'sound'?")

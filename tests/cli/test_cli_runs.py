@@ -164,7 +164,10 @@ def test_a_time_that_cannot_be_is_left_out(root, capsys):
 def test_a_run_to_compare_that_is_not_there_is_said_to_be_missing(root, capsys):
     assert boundary.run(app, ["runs", "compare", str(root / "one"), str(root / "gone"), "--json"]) == 2
     (found,) = json.loads(capsys.readouterr().out)["findings"]
-    assert (found["problem"], found["where"]) == ("there is no such directory", str(root / "gone"))
+    assert (found["problem"], found["where"]) == (
+        "there is no such directory, did you mean 'one'?",
+        str(root / "gone"),
+    )
 
 
 def test_directory_that_is_no_run_is_the_users_to_fix(root, capsys):
@@ -221,7 +224,7 @@ def test_each_run_that_is_none_is_told_with_its_own_reason(artifacts, capsys):
     (found,) = json.loads(capsys.readouterr().out)["findings"]
     missing, file = "there is no such directory", "this is a file, not the directory of a run"
     assert (found["problem"], found["where"]) == (f"nodir: {missing}; x.root: {file}", "nodir, x.root")
-    assert boundary.run(app, ["runs", "compare", "nodir", "none", "--json"]) == 2
+    assert boundary.run(app, ["runs", "compare", "nodir", "nowhere", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["findings"][0]["problem"] == missing
 
 

@@ -212,6 +212,22 @@ def test_a_misspelt_task_is_its_line_with_its_settings(write: Write, refused: Re
     assert caught.value.fix == "--set tasks.energy.enabled=true --set tasks.energy.weight=2.0"
 
 
+def test_a_misspelt_section_is_mended_with_its_keys_and_they_are_told_where_they_stand(
+    write: Write, refused: Refused
+) -> None:
+    text = "kind: regressor\ntasks:\n  enrgy: {enabld: true, waight: 2.0, foo: 1}\n"
+    section, enabled, weight, unknown = refused(write(text)).findings
+    assert section.fix == "energy: {enabled: true, weight: 2.0, foo: 1}   # under tasks"
+    assert enabled.where.endswith(":3 (tasks.enrgy.enabld)")
+    assert enabled.problem == "unknown key tasks.enrgy.enabld, did you mean tasks.energy.enabled?"
+    assert weight.fix == "tasks.energy.weight: 2.0"
+    assert unknown.fix.startswith("delete tasks.enrgy.foo;")
+    whole = text.replace("enrgy: {enabld: true, waight: 2.0, foo: 1}", section.fix).replace(", foo: 1", "")
+    assert load_config(write(whole, "mended.yaml")).config.tasks.energy.weight == 2.0  # type: ignore[union-attr]
+    both = text.replace("foo", "enabled")
+    assert refused(write(both)).findings[0].fix == "energy: {enabld: true, weight: 2.0, enabled: 1}   # under tasks"
+
+
 def test_a_misspelt_task_is_not_reported_as_no_task(write: Write, refused: Refused) -> None:
     error = refused(write("kind: regressor\ntasks: {enrgy: {enabled: true}}\n"))
     assert [found.code for found in error.findings] == ["CFG-01", "CFG-09"]

@@ -300,3 +300,25 @@ def test_the_pattern_of_a_series_has_its_root_files_and_no_others(tmp_path: Path
     assert said["y[a].root"].startswith("data.train_path: "), said
     pattern = said["y[a].root"].removeprefix("data.train_path: ").strip("'")
     assert sorted(expand_inputs(pattern)) == [str(tmp_path / f"y[a]_{number}.root") for number in (1, 2)]
+
+
+def test_no_file_is_proposed_for_both_samples(tmp_path: Path) -> None:
+    """Following both lines led from CFG-38 to CFG-37."""
+    data = {"train_path": str(tmp_path / "synth_train.root"), "val_path": str(tmp_path / "synth_val.root")}
+    (tmp_path / "synth_tiny.root").touch()
+    train, val = path_rules(config(tmp_path, data=data)).errors
+    assert train.fix == f"data.train_path: {tmp_path}/synth_tiny.root"
+    assert "synth_tiny.root is the other sample, a second file is needed" in val.problem
+    assert val.fix.startswith(f"xectool simulate {tmp_path}/synth_val.root ")
+    (tmp_path / "synth_small.root").touch()
+    train, val = path_rules(config(tmp_path, data=data)).errors
+    lines = dict(found.fix.removeprefix("data.").split(": ") for found in (train, val))
+    assert codes(path_rules(config(tmp_path, data=data | lines))) == []
+    (tmp_path / "synth_small.root").unlink()
+    for name, other in (("train_path", "val_path"), ("val_path", "train_path")):
+        given = data | {other: str(tmp_path / "synth_tiny.root")}
+        (found,) = path_rules(config(tmp_path, data=given)).errors
+        assert found.where == f"data.{name}"
+        assert "a second file is needed" in found.problem
+        (found,) = path_rules(config(tmp_path, data=given | {"allow_overlap": True})).errors
+        assert found.fix == f"data.{name}: {tmp_path}/synth_tiny.root", "the control"

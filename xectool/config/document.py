@@ -40,12 +40,14 @@ class Document:
         values: Nested dictionaries, lists and scalars.
         origins: ``file:line`` or ``--set`` of each key path.
         overridden: Keys of the file that ``--set`` gave another value.
+        renamed: How a misspelt section was written, by the name under which its content is looked at.
     """
 
     source: str
     values: dict[str, Any]
     origins: dict[KeyPath, str] = field(default_factory=dict)
     overridden: set[KeyPath] = field(default_factory=set)
+    renamed: dict[str, str] = field(default_factory=dict)
 
     def origin(self, key: str) -> str:
         """Return ``file:line`` of a dotted key; of the section where the key itself was not written."""
@@ -55,6 +57,12 @@ class Document:
         parents = (path[:size] for size in range(len(path) - 1, 0, -1))
         found = next((self.origins[parent] for parent in parents if parent in self.origins), self.source)
         return self.source if found == SET else found
+
+    def as_written(self, key: str) -> str:
+        """Return a dotted key as the file has it: below a misspelt section under the name of that."""
+        for name, written in reversed(self.renamed.items()):
+            key = f"{written}{key.removeprefix(name)}" if key.startswith(f"{name}.") else key
+        return key
 
     def get(self, path: KeyPath) -> Any:
         """Return the value at a path, or None."""

@@ -61,7 +61,7 @@ def unknown_key(key: str, document: Document, kind: str) -> Finding:
         twice = origin != SET and _is_in_file(nearest, document)
         if plain and (twice or keys_of(kind)[nearest].is_section):  # nothing, or no section, would empty the right one
             return config_finding("CFG-01", f"unknown key {key}, did you mean {nearest}?", origin, key, f"delete {key}")
-        fix = f"{nearest}: {inline_yaml(value)}" if plain else _renamed(key, nearest, document)
+        fix = f"{nearest}: {inline_yaml(value)}" if plain else _renamed(key, nearest, document, kind)
         return config_finding("CFG-01", f"unknown key {key}, did you mean {nearest}?", origin, key, fix)
     return config_finding("CFG-01", f"unknown key {key}", origin, key, f"delete {key}{_known_beside(key, kind)}")
 
@@ -72,19 +72,31 @@ def _is_in_file(key: str, document: Document) -> bool:
     return path in document.overridden or (document.has(path) and document.origin(key) != SET)
 
 
-def _renamed(key: str, meant: str, document: Document) -> str:
+def _renamed(key: str, meant: str, document: Document, kind: str) -> str:
     """Return a section under its right name, with all that is in it: as its line, or in words where it has several."""
     path, (parent, _, leaf) = tuple(key.split(".")), meant.rpartition(".")
-    own = document.origin(key)
+    own, content = document.origin(key), _corrected(document.get(path), meant, kind)
     if document.has(tuple(meant.split("."))):
-        inner = dotted_values(document.get(path), f"{meant}.")
+        inner = dotted_values(content, f"{meant}.")
         lacking = {name: value for name, value in inner.items() if own == SET or not _is_in_file(name, document)}
         return "\n".join(f"{name}: {inline_yaml(value)}" for name, value in lacking.items()) or f"delete {key}"
     if any(place != own for inner, place in document.origins.items() if inner[: len(path)] == path):
         return f"rename {key} to {meant}" if key.rpartition(".")[0] == parent else f"move {key} to {meant}, whole"
-    value = inline_yaml(document.get(path))
+    value = inline_yaml(content)
     beside = bool(parent) and own != SET and key.rpartition(".")[0] == parent
     return f"{leaf}: {value}   # under {parent}" if beside else f"{meant}: {value}"
+
+
+def _corrected(section: dict[str, Any], name: str, kind: str) -> dict[str, Any]:
+    """Return what is in a section, each misspelt key of it under its right name, so that one line mends them all."""
+    known, found = keys_of(kind), dict[str, Any]()
+    for leaf, value in section.items():
+        key = f"{name}.{leaf}"
+        parent, _, right = (key if key in known else nearest_key(key, kind) or key).rpartition(".")
+        kept = leaf if parent != name or (right != leaf and right in (*section, *found)) else right
+        inside = isinstance(value, dict) and f"{name}.{kept}" in known and known[f"{name}.{kept}"].is_section
+        found[kept] = _corrected(value, f"{name}.{kept}", kind) if inside else value
+    return found
 
 
 def _known_beside(key: str, kind: str) -> str:

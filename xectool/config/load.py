@@ -176,7 +176,8 @@ def _looked_at(
             here = Situation(config, platform)
             found = found.merged(sparing_the_preset(run_rules(PLATFORM_RULES, here).report, here))
         findings += [_located(item, document) for item in found if not _touches(item.where, repaired)]
-    return config, tuple(_answered(item, document) for item in findings), frozenset(repaired)
+    answered = (_answered(item, document) for item in findings)
+    return config, tuple(_as_written(item, document) for item in answered), frozenset(repaired)
 
 
 def _validated(document: Document, kind: str) -> tuple[RunConfig | None, list[Finding], set[str]]:
@@ -202,9 +203,21 @@ def _repair(document: Document, key: str, kind: str, unknown: bool) -> set[str]:
     is_section = meant is not None and keys_of(kind)[meant].is_section and isinstance(document.get(path), dict)
     if meant is not None and is_section and not document.has(tuple(meant.split("."))):
         document.move(path, tuple(meant.split(".")))
+        document.renamed[meant] = key
         return {key}
     document.pop(path)
     return {key} if meant is None or keys_of(kind)[meant].is_section else {key, meant}
+
+
+def _as_written(found: Finding, document: Document) -> Finding:
+    """Return a finding of what is below a misspelt section with the key that the file has."""
+    key = found.where.rpartition("(")[2].removesuffix(")")
+    written = document.as_written(key)
+    if written == key:
+        return found
+    fix = found.fix.replace(key, written, 1) if found.fix.startswith(("delete ", "leave out ")) else found.fix
+    problem = found.problem.replace(f"unknown key {key}", f"unknown key {written}", 1)
+    return dataclasses.replace(found, where=found.where.replace(f"({key})", f"({written})"), problem=problem, fix=fix)
 
 
 def _touches(where: str, repaired: Collection[str]) -> bool:

@@ -102,8 +102,12 @@ def _opening(run_dir: Path, attempt: int) -> bytes:
         return b""
 
 
-def require_record(run_dir: Path) -> None:
+def require_record(run_dir: Path, absent: str = "there is no such directory") -> None:
     """Refuse what is not the directory of a run, or not of a run that may be read.
+
+    Args:
+        run_dir: The directory.
+        absent: What is said where nothing is there.
 
     Raises:
         UsageError: It holds no record, and the fix names the run that was likely meant; only its owner may read it; or
@@ -126,8 +130,10 @@ def require_record(run_dir: Path) -> None:
     if run_dir.is_dir():
         problem = "this directory holds no run record"
     else:
-        problem = "this is a file, not the directory of a run" if run_dir.exists() else "there is no such directory"
+        problem = "this is a file, not the directory of a run" if run_dir.exists() else absent
     meant = _meant(run_dir)
+    if meant is not None and problem == absent and meant not in run_dir.parents:
+        problem += f", did you mean '{meant.name}'?"
     refusal = MisnamedRun(problem, where=str(run_dir), fix=f"name {in_shell(meant)}" if meant else LISTING)
     refusal.meant = {str(run_dir): str(meant)} if meant else {}
     raise refusal

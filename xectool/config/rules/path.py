@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from xectool.config.checkpoints_near import alternatives, checkpoints_near, hint_of, may_be_resumed
 from xectool.config.data import DataConfig
 from xectool.config.inputs import expand_inputs, input_name, is_remote, place_of, several_in_one, split_tree
+from xectool.config.inputs_near import OtherSample, inputs_beside, nearest_beside
 from xectool.config.left_out import left_out
 from xectool.config.root import RunConfig
 from xectool.config.rules.run import of_export
 from xectool.config.serialize import inline_yaml
-from xectool.errors import ConfigError, DataFileError, in_shell, nearest
+from xectool.errors import ConfigError, DataFileError, in_shell
 from xectool.errors.unreadable import ARCHIVE_ERRORS
 from xectool.findings import Finding, Report, Severity
 from xectool.rules import Rule, run_rules
+
+_OTHER: Final = {"train_path": "val_path", "val_path": "train_path"}
 
 
 @dataclass(frozen=True)
@@ -76,16 +79,19 @@ class InputsExist(Rule[Start]):
             yield self.error(error.where, error.problem, error.fix)
 
     def _of_paths(self, facts: Start) -> Iterator[Finding]:
-        for name in ("train_path", "val_path"):
+        data = facts.config.data
+        samples = {name: OtherSample(data, getattr(data, _OTHER[name])) for name in _OTHER}
+        for name, other in samples.items():
             key = f"data.{name}"
-            specs = _specs(getattr(facts.config.data, name))
+            specs = _specs(getattr(data, name))
             if not specs:
                 yield self.error(key, f"{key} is empty: no files match", f"--set {key}=PATH")
             for spec in specs:
                 if not is_remote(spec):
-                    yield from self._local(key, spec)
+                    yield from self._local(key, spec, other)
+            samples[_OTHER[name]].add(other.proposed)
 
-    def _local(self, key: str, spec: str) -> Iterator[Finding]:
+    def _local(self, key: str, spec: str, other: OtherSample) -> Iterator[Finding]:
         try:
             present = [split_tree(path)[0] for path in expand_inputs(spec)]
         except DataFileError as error:
@@ -93,7 +99,7 @@ class InputsExist(Rule[Start]):
             wanted = Path(os.path.expanduser(file.removeprefix("@")))
             is_there = os.path.lexists(wanted)  # a directory without files, a list that names none, a link to nothing
             said = self.error(key, f"{key}: {error.problem}", error.fix)
-            yield said if is_there else self._missing(key, spec, wanted, tree)
+            yield said if is_there else self._missing(key, spec, (wanted, tree), other)
             return
         for path in filter(_is_local, present):
             if not path.endswith(".root"):
@@ -102,17 +108,22 @@ class InputsExist(Rule[Start]):
             elif not os.access(path, os.R_OK):
                 yield self.error(key, f"{key}: {path} is not readable", f"chmod +r {in_shell(path)}")
 
-    def _missing(self, key: str, spec: str, wanted: Path, tree: str) -> Finding:
+    def _missing(self, key: str, spec: str, named: tuple[Path, str], other: OtherSample) -> Finding:
         if several := several_in_one(spec):
             problem = f"{key}: {spec} is read as one name, several files are a list"
             return self.error(key, problem, f"{key}: {inline_yaml(several)}")
-        listed = "@" if spec.startswith("@") else ""
-        series = None if listed else _series_beside(wanted)
-        meant = series or _nearest_beside(wanted, _is_list if listed else _holds_root_files)
+        (wanted, tree), listed = named, "@" if spec.startswith("@") else ""
+        inputs = ((path, listed + input_name(str(path), tree)) for path in inputs_beside(wanted, is_list=bool(listed)))
+        meant, value = next(((path, text) for path, text in inputs if other.may_give(text)), (None, ""))
+        if meant is not None:
+            other.proposed.append(value)
+            problem = f"no files match {key}: {spec}, did you mean '{meant.name}'?"
+            return self.error(key, problem, f"{key}: {inline_yaml(value)}")
+        if other.kept:
+            problem = f"no files match {key}: {spec}; {other.kept[0]} is the other sample, a second file is needed"
+            return self.error(key, problem, other.second(key, wanted))
         place = "" if wanted.is_absolute() else " (a relative path begins in the working directory)"
-        hint = f", did you mean '{meant.name}'?" if meant else place
-        fix = f"{key}: {inline_yaml(listed + input_name(str(meant), tree))}" if meant else f"--set {key}=PATH"
-        return self.error(key, f"no files match {key}: {spec}{hint}", fix)
+        return self.error(key, f"no files match {key}: {spec}{place}", f"--set {key}=PATH")
 
 
 def _file_and_tree(spec: str) -> tuple[str, str]:
@@ -166,7 +177,7 @@ class SensorPositionsExist(Rule[Start]):
         key, path = "model.sensor_positions_file", Path(spec).expanduser()
         if path.is_file() and os.access(path, os.R_OK):
             return
-        meant = _nearest_beside(path, lambda other: other.is_file() and other.suffix == path.suffix)
+        meant = nearest_beside(path, lambda other: other.is_file() and other.suffix == path.suffix)
         hint = f", did you mean '{meant.name}'?" if meant else ""
         problem = f"{key}: {'not readable: ' if path.is_file() else 'no such file '}{spec}{hint}"
         other = inline_yaml(str(meant) if meant else None)
@@ -241,33 +252,8 @@ def is_torchscript(path: Path) -> bool:
         return False
 
 
-def _nearest_beside(path: Path, fits: Callable[[Path], bool] = Path.exists) -> Path | None:
-    """Return the file in the same directory that fits and whose name comes nearest to one that does not exist."""
-    names = os.listdir(path.parent) if path.parent.is_dir() else []
-    found = [path.with_name(name) for name in nearest(path.name, names)]
-    return next(filter(fits, found), None)
-
-
-def _series_beside(path: Path) -> Path | None:
-    """Return the pattern of the numbered ROOT files with the name of one that does not exist: ``a_*.root`` for a."""
-    for mark in ("_", "-", "."):
-        pattern = f"{glob.escape(path.stem)}{mark}*.root"
-        found = list(path.parent.glob(pattern)) if path.suffix == ".root" else []
-        if len(found) > 1 and all(name.stem.rpartition(mark)[2].isdecimal() for name in found):
-            return Path(glob.escape(str(path.parent))) / pattern
-    return None
-
-
 def _is_local(path: str) -> bool:
     return not is_remote(path)
-
-
-def _holds_root_files(path: Path) -> bool:
-    return path.suffix == ".root" or (path.is_dir() and next(path.glob("*.root"), None) is not None)
-
-
-def _is_list(path: Path) -> bool:
-    return path.is_file() and path.suffix != ".root"
 
 
 def _specs(paths: str | tuple[str, ...]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.ranking import diagnose
 from xectool.diagnosis.reports.memory import MemoryReport, of_log, of_run
 from xectool.errors import UsageError
+from xectool.runlog.run_dirs import require_record
 
 
 def memory(source: Path | str) -> MemoryReport:
@@ -26,7 +27,7 @@ def memory(source: Path | str) -> MemoryReport:
         evidence = gather(place)
         return of_run(evidence, diagnose(evidence).causes)
     if not place.is_file():
-        raise UsageError("no such run directory or log file", where=str(place), fix="xectool runs lists the runs")
+        require_record(place, absent="there is no such run directory or log file")
     return of_log(place, _config_beside(place))
 
 

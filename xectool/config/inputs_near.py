@@ -1,0 +1,95 @@
+"""Data files that are there, for who named some that are not: of two samples never the same one."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from xectool.config.data import DataConfig
+from xectool.config.inputs import Place, expand_inputs, place_of, split_tree
+from xectool.errors import DataFileError, in_shell, nearest
+
+
+class OtherSample:
+    """The files of the other sample: training for validation, and the other way round.
+
+    Args:
+        data: The data section.
+        paths: The paths of the other sample.
+
+    Attributes:
+        proposed: Inputs that were proposed for this sample.
+        kept: Inputs that were not, as the other sample has them.
+    """
+
+    def __init__(self, data: DataConfig, paths: str | Sequence[str]) -> None:
+        self._data = data
+        self._taken = set[Place]()
+        self.proposed: list[str] = []
+        self.kept: list[str] = []
+        self.add((paths,) if isinstance(paths, str) else paths)
+
+    def add(self, inputs: Sequence[str]) -> None:
+        """Add inputs to the other sample."""
+        self._taken |= {place for text in inputs for place in self._places(text)}
+
+    def may_give(self, text: str) -> bool:
+        """Return whether no file of an input is of the other sample, or that is allowed; one that is, is kept."""
+        if self._data.allow_overlap or self._taken.isdisjoint(self._places(text)):
+            return True
+        self.kept.append(text)
+        return False
+
+    def second(self, key: str, wanted: Path) -> str:
+        """Return how a second file is had where one alone is there: made, or named."""
+        named = f"--set {key}=PATH"
+        is_file = wanted.suffix == ".root" and not glob.has_magic(str(wanted))
+        return (
+            f"xectool simulate {in_shell(wanted)} --events 2000 --seed 2   # for a trial; else {named}"
+            if is_file
+            else named
+        )
+
+    def _places(self, text: str) -> list[Place]:
+        try:
+            return [place_of(*split_tree(path, self._data.tree_name)) for path in expand_inputs(text)]
+        except DataFileError:
+            return []
+
+
+def inputs_beside(path: Path, *, is_list: bool = False) -> Iterator[Path]:
+    """Yield what may be meant by an input that does not exist, in its directory, the likeliest first."""
+    series = None if is_list else _series_beside(path)
+    if series is not None:
+        yield series
+    yield from _near(path, _is_list if is_list else _holds_root_files)
+
+
+def nearest_beside(path: Path, fits: Callable[[Path], bool]) -> Path | None:
+    """Return the file in the same directory that fits and whose name comes nearest to one that does not exist."""
+    return next(_near(path, fits), None)
+
+
+def _near(path: Path, fits: Callable[[Path], bool]) -> Iterator[Path]:
+    names = os.listdir(path.parent) if path.parent.is_dir() else []
+    return filter(fits, (path.with_name(name) for name in nearest(path.name, names)))
+
+
+def _series_beside(path: Path) -> Path | None:
+    """Return the pattern of the numbered ROOT files with the name of one that does not exist: ``a_*.root`` for a."""
+    for mark in ("_", "-", "."):
+        pattern = f"{glob.escape(path.stem)}{mark}*.root"
+        found = list(path.parent.glob(pattern)) if path.suffix == ".root" else []
+        if len(found) > 1 and all(name.stem.rpartition(mark)[2].isdecimal() for name in found):
+            return Path(glob.escape(str(path.parent))) / pattern
+    return None
+
+
+def _holds_root_files(path: Path) -> bool:
+    return path.suffix == ".root" or (path.is_dir() and next(path.glob("*.root"), None) is not None)
+
+
+def _is_list(path: Path) -> bool:
+    return path.is_file() and path.suffix != ".root"
