@@ -96,11 +96,29 @@ def test_a_recommendation_is_written_into_its_line_and_drawn(
     assert {path.name for path in (tmp_path / "o").iterdir()} == {"lr_sweep.json", "lr_sweep.pdf", "lr_sweep.png"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.yaml", "o"]
     assert f"training.lr: {result['recommended_lr']:g}" in shown.err
+    assert f"Next     xectool train {config}   # training.lr is written into {config}" in shown.err
     assert "432M+" in shown.err
     assert (result["final_steps"], "2 seeds, 22 steps each" in shown.err) == (22, True)
     best = {row["lr"] for row in result["rows"] if row["verdict"] == "optimal"}
     assert {row["lr"] for row in result["final_rows"]} >= best
     assert {len(curve["losses"]) for curve in result["final_curves"]} == {22}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("shallow")
+def test_the_next_line_is_a_whole_command_with_what_the_sweep_was_called_with(
+    xectool: Callable[..., Any], config: Path
+) -> None:
+    options = ["--lrs", "1e-4,1e-3,1e-2", "--steps", "20", "--final-steps", "0"]
+    settings = ["--set", "training.weight_decay=0.1", "--set", "training.lr=1e-4"]
+    shown = xectool("lr-sweep", config, *options, *settings)
+    assert shown.code == 0, shown.err
+    (line,) = [line.removeprefix("Next").strip() for line in shown.err.splitlines() if line.startswith("Next")]
+    train, written = line.split("   # or: ")
+    head, lr = train.rsplit("=", 1)
+    assert head == f"xectool train {config} --set training.weight_decay=0.1 --set training.lr"
+    assert float(lr) > 1e-4
+    assert written == f"xectool lr-sweep {config} {' '.join([*settings, *options])} --write"
 
 
 def test_threads_that_are_no_numbers_are_refused(xectool: Callable[..., Any], config: Path) -> None:
@@ -237,7 +255,7 @@ def test_the_rate_to_use_is_told_once() -> None:
         final_rows=final,
         settings=("training.lr=0.00099",),
     )
-    _show(Console(width=200, file=(text := io.StringIO())), result)
+    _show(Console(width=200, file=(text := io.StringIO())), result, "")
     shown = text.getvalue()
     assert ("optimal" in shown, shown.count("< use 0.00099"), "use training.lr: 0.00099" in shown) == (False, 1, True)
     assert "the longer run below decides" in shown

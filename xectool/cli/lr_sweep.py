@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -93,7 +94,13 @@ def lr_sweep(
         again = next(found.fix for found in result.findings if found.problem.startswith("interrupted"))
         said.interrupted(result.as_dict(), again, result.findings)
     else:
-        said.result(result.as_dict(), findings=result.findings, bad=bad, human=lambda screen: _show(screen, result))
+        settings = [*(set_ or ()), *([f"checkpoint.init_from={ckpt}"] if ckpt else [])]
+        options = {"--lrs": lrs, "--range": range_, "--steps": steps, "--final-steps": final_steps, "--device": device}
+        given = [str(word) for item in options.items() if item[1] is not None for word in item]
+        following = _following(result, config, settings, [*given, *(["--seeds", str(seeds)] if seeds != 2 else [])])
+        said.result(
+            result.as_dict(), findings=result.findings, bad=bad, human=lambda screen: _show(screen, result, following)
+        )
     if bad or result.interrupted:
         raise AlreadyShown(EXIT_INTERRUPTED if result.interrupted else EXIT_BAD_RESULT)
 
@@ -113,7 +120,24 @@ def _range(text: str) -> tuple[float, float]:
     return _number(low, "--range"), _number(high, "--range")
 
 
-def _show(screen: Console, result: LrSweepResult) -> None:
+def _following(result: LrSweepResult, config: str, settings: Sequence[str], options: Sequence[str]) -> str:
+    """Return the training at the recommended rate, with all that the sweep was called with, and how it is written."""
+    keys = {setting.partition("=")[0] for setting in result.settings}
+    kept = [setting for setting in settings if setting.partition("=")[0] not in keys]
+
+    def line(command: str, given: Sequence[str], *more: str) -> str:
+        sets = [word for setting in given for word in ("--set", setting)]
+        return shlex.join(("xectool", command, config, *sets, *more))
+
+    if result.written:
+        return f"{line('train', kept)}   # {result.key} is written into {result.written}"
+    train = line("train", [*kept, *result.settings])
+    if result.interrupted:
+        return f"{train}   # nothing was written: the sweep was interrupted"
+    return f"{train}   # or: {line('lr-sweep', settings, *options, '--write')}"
+
+
+def _show(screen: Console, result: LrSweepResult, following: str) -> None:
     rows, final = (*result.rows, *result.beyond), result.final_rows
     if rows:
         title = f"{len(rows)} {'intervals' if result.mode == 'ramp' else 'rates'}, {counted(result.seeds, 'seed')}"
@@ -135,10 +159,7 @@ def _show(screen: Console, result: LrSweepResult) -> None:
     how = HOW_OF_FINAL if final else HOW_OF_GRID if result.mode == "grid" else result.rule
     as_good = ", which may be as good" if low <= result.configured_lr <= high and result.configured_lr != lr else ""
     why = [_band(low, high, lr, result.seeds), f"configured now: {result.configured_lr:g}{as_good}", f"how: {how}"]
-    settings = " ".join(f"--set {setting}" for setting in result.settings)
-    written = "nothing was written: the sweep was interrupted" if result.interrupted else "or --write"
-    done = f"written into {result.written}" if result.written else f"{settings}   # {written}"
-    screen.print(verdict_box(f"use {result.key}: {lr:g}", why, done, good=True))
+    screen.print(verdict_box(f"use {result.key}: {lr:g}", why, following, good=True))
 
 
 def _band(low: float, high: float, lr: float, seeds: int) -> str:
