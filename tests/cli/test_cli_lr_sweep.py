@@ -260,7 +260,7 @@ def test_the_rate_to_use_is_told_once() -> None:
     assert ("optimal" in shown, shown.count("< use 0.00099"), "use training.lr: 0.00099" in shown) == (False, 1, True)
     assert "the longer run below decides" in shown
     assert "configured now: 0.0003, which may be as good" in shown
-    _show(Console(width=200, file=(text := io.StringIO())), replace(result, final_rows=(), final_steps=0))
+    _show(Console(width=200, file=(text := io.StringIO())), replace(result, final_rows=(), final_steps=0), "")
     shown = text.getvalue()
     assert ("optimal" in shown, "below decides" in shown, shown.count("< use 0.00099")) == (True, False, 1)
 
