@@ -6,6 +6,7 @@ import os
 import pickle
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,32 @@ def test_a_damaged_file_is_exit_1_with_the_place(plain: Path, xectool: Callable[
     assert (run.code, run.document["status"]) == (1, "bad")
     assert "CRC mismatch in plain/data/0" in run.document["findings"][0]["problem"]
     assert "bytes" in run.document["findings"][0]["where"]
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_damaged_checkpoint_leads_to_another_one_of_its_run(
+    trained: Path, files: Path, tmp_path: Path, xectool: Callable[..., Any], cut: bool
+) -> None:
+    run = tmp_path / "moved"
+    shutil.copytree(trained, run)
+    damaged, other = run / "checkpoint_last.pt", run / "checkpoint_best.pt"
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    damaged.write_bytes(content[:100_000] if cut else content)
+    again = f"xectool train {run}/config.yaml --resume {run} --run-name moved"
+    (found, *_) = xectool("inspect-ckpt", damaged, "--json").document["findings"]
+    line, _, remark = found["fix"].partition("   # ")
+    assert line.startswith(f"xectool inspect-ckpt {other}")
+    assert remark == f"another checkpoint of the run; to go on from it: {again}"
+    for words in (["inspect-ckpt", other], [*shlex.split(again)[1:], "--dry-run"]):
+        assert xectool(*words).code == 0, words
+    for words in (["predict", damaged, files / "val.root"], ["train", files / "config.yaml", "--resume", damaged]):
+        (found, *_) = xectool(*words, "--json").document["findings"]
+        pasted = shlex.join(str(other if word == damaged else word) for word in ["xectool", *words, "--json"])
+        assert found["fix"] == f"{pasted}   # {remark}", found
+    other.write_bytes(b"")
+    (found, *_) = xectool("inspect-ckpt", damaged, "--json").document["findings"]
+    assert found["fix"].startswith("use another checkpoint of the run"), "the control: there is none"
 
 
 def test_a_text_file_is_exit_2_and_named(tmp_path: Path, xectool: Callable[..., Any]) -> None:

@@ -20,12 +20,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from xectool.checkpoint.names import USE_ANOTHER
+from xectool.checkpoint.another import damaged_checkpoint
 from xectool.checkpoint.seals import DEEPEST, SEALS_KEY, is_stored, seals
 from xectool.config.root import base_of
 from xectool.errors import CheckpointError, UsageError
@@ -183,12 +184,7 @@ def unpack(payload: Mapping[str, Plain], where: str) -> Checkpoint:
         what = (
             "its content does not match the digest stored with it" if numbered else f"no format has version {version}"
         )
-        raise CheckpointError(
-            f"the checkpoint is damaged: {what}",
-            where=where,
-            fix=USE_ANOTHER,
-            code="XT-CKPT-CORRUPT",
-        )
+        raise damaged_checkpoint(Path(where), f"the checkpoint is damaged: {what}")
     return Checkpoint(facts_of(content["meta"], where), content["model"], content["ema"], content["training"])
 
 
@@ -203,12 +199,7 @@ def facts_of(text: Any, where: str) -> dict[str, Any]:
         if not isinstance(facts, dict):
             raise ValueError(f"they are a {type(facts).__name__}")
     except (ValueError, TypeError, RecursionError) as error:
-        raise CheckpointError(
-            f"the facts in the checkpoint cannot be read: {error}",
-            where=where,
-            fix=USE_ANOTHER,
-            code="XT-CKPT-CORRUPT",
-        ) from error
+        raise damaged_checkpoint(Path(where), f"the facts in the checkpoint cannot be read: {error}") from error
     return facts
 
 

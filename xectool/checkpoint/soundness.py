@@ -53,5 +53,5 @@ def require_finite(weights: Mapping[str, Tensor], path: str | Path, what: str = 
 
 
 def _refused(path: str | Path, problem: str, code: str) -> CheckpointError:
-    fix = f"xectool inspect-ckpt {in_shell(path)}   # all that is wrong; then use another checkpoint"
+    fix = f"xectool inspect-ckpt {in_shell(path)}   # all that is wrong, and the other checkpoints of the run"
     return CheckpointError(problem, where=str(path), fix=fix, code=code)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from xectool.checkpoint import foreign, format, safetensors_store
+from xectool.checkpoint.another import damaged_checkpoint
 from xectool.checkpoint.format import Checkpoint
 from xectool.checkpoint.inspection import reading
 from xectool.checkpoint.inspection.protobuf import looks_like_onnx
@@ -26,7 +27,6 @@ from xectool.checkpoint.inspection.trust import Trust
 from xectool.checkpoint.missing import missing_checkpoint
 from xectool.checkpoint.names import BEST_NAME as BEST_NAME
 from xectool.checkpoint.names import LAST_NAME as LAST_NAME
-from xectool.checkpoint.names import USE_ANOTHER
 from xectool.checkpoint.names import epoch_name as epoch_name
 from xectool.checkpoint.soundness import require_checksums, require_finite
 from xectool.errors import CheckpointError, DiskError, XecError, in_shell
@@ -240,7 +240,7 @@ def _opened(path: Path) -> IO[bytes]:
 def _not_a_checkpoint(path: Path, detail: str) -> CheckpointError:
     with path.open("rb") as stream:
         head = stream.read(64)
-    fix: str = USE_ANOTHER
+    fix = ""
     if not head:
         what = "the file is empty"
     elif head.startswith(b"PK"):
@@ -252,8 +252,10 @@ def _not_a_checkpoint(path: Path, detail: str) -> CheckpointError:
         fix = f"xectool inspect-ckpt {in_shell(path)}   # names the checkpoint it was exported from"
     else:
         what, fix = stranger(head, path.stat().st_size)
-        fix = fix.replace("FILE", in_shell(path)) or USE_ANOTHER
+        fix = fix.replace("FILE", in_shell(path))
     problem = f"cannot read the checkpoint: {what} ({detail})"
+    if not fix:
+        return damaged_checkpoint(path, problem)
     return CheckpointError(problem, where=str(path), fix=fix, code="XT-CKPT-CORRUPT")
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from xectool.checkpoint.another import use_another
 from xectool.checkpoint.inspection.byte_rules import BYTE_RULES
 from xectool.checkpoint.inspection.compare import PartCompared, TensorDifference, compare
 from xectool.checkpoint.inspection.content_rules import CONTENT_RULES, tasks_of
@@ -19,6 +20,7 @@ from xectool.checkpoint.inspection.origin_rules import ORIGIN_RULES
 from xectool.checkpoint.inspection.state_rules import STATE_RULES
 from xectool.checkpoint.inspection.structure_rules import STRUCTURE_RULES
 from xectool.checkpoint.inspection.trust import UnsafeGlobal
+from xectool.checkpoint.names import USE_ANOTHER
 from xectool.config.load import load_config
 from xectool.config.root import RunConfig
 from xectool.config.serialize import starting_from
@@ -214,7 +216,9 @@ def _judged(path: Path) -> tuple[Inspected, tuple[Finding, ...]]:
     rules = (*BYTE_RULES, *ORIGIN_RULES, *STRUCTURE_RULES, *CONTENT_RULES, *STATE_RULES)
     report = run_rules(rules, facts).report
     taken = assumptions(facts.layout.meta, str(path)) if facts.layout.origin == OLDER else ()
-    return facts, (*report, *notes, *taken)
+    another = use_another(path)
+    named = (replace(found, fix=found.fix.replace(USE_ANOTHER, another)) for found in report)
+    return facts, (*named, *notes, *taken)
 
 
 def _contract(

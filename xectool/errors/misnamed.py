@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from xectool.errors import ConfigError, DataFileError, Misnamed, in_shell
+from xectool.errors import CheckpointError, ConfigError, DataFileError, Misnamed, in_shell
 
 E = TypeVar("E", bound=Misnamed)
 
@@ -17,6 +17,10 @@ class MisnamedConfig(Misnamed, ConfigError):
 
 class MisnamedFile(Misnamed, DataFileError):
     """No data file is where one was named."""
+
+
+class DamagedCheckpoint(Misnamed, CheckpointError):
+    """A checkpoint is damaged, and another one of its run lies beside it."""
 
 
 def meant(kind: type[E], problem: str, path: str | Path, near: Sequence[str], code: str = "") -> E:

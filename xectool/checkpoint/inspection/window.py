@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from xectool.checkpoint.another import damaged_checkpoint
 from xectool.checkpoint.names import EXPORT_AGAIN, EXPORTS, USE_ANOTHER
 from xectool.errors import CheckpointError, in_shell
 
@@ -138,6 +139,8 @@ def _expanded(path: Path, data: memoryview) -> memoryview:
 
 def unreadable(path: Path, problem: str, fix: str = "", code: str = "XT-CKPT-CORRUPT") -> CheckpointError:
     """Return the error for a file that holds no readable checkpoint; ``FILE`` in the fix becomes its path."""
+    if not fix and code == "XT-CKPT-CORRUPT" and path.suffix.lower() not in EXPORTS:
+        return damaged_checkpoint(path, problem)
     fix = fix or (EXPORT_AGAIN if path.suffix.lower() in EXPORTS else USE_ANOTHER)
     # As a word of its own: a path in the fix may hold it.
     fix = re.sub(r"(?<!\S)FILE(?!\S)", lambda _: in_shell(path), fix)
