@@ -20,12 +20,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from xectool import engine
+from xectool.cli import boundary
+from xectool.cli.app import app
 from xectool.cli.diagnose.status import show_status
 from xectool.config.load import config_from_overrides
+from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.gradient_bands import band, suggested_clip
 from xectool.diagnosis.reports.gradients import gradient_report
 from xectool.diagnosis.reports.memory import of_log
 from xectool.diagnosis.reports.status import status_report
+from xectool.diagnosis.rules.learning import _falling
 from xectool.diagnosis.tracking_store import file_system, look_at
 from xectool.engine.diagnose.gradient_norms import _cure
 from xectool.engine.diagnose.tracking_database import _judged
@@ -50,6 +54,35 @@ Write = Callable[[Any], Path]
 )
 def test_each_band_has_its_words(norm: float, clipped: float, word: str) -> None:
     assert word in band(norm, clipped, 1.0)
+
+
+def test_what_a_report_says_of_a_rate_that_is_too_high_does_not_contradict_its_cure(
+    course: Any, write_run: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside a line with a lower clip it said to raise it, and the name of the next run stood among the recoveries."""
+    run = course(steps=120, per_epoch=20, lr=0.3)
+    rows = 1e3 ** (np.minimum(np.arange(120), 4) / 4)
+    run.scale(1, rows, rows**1.5)
+    for number in range(1, 121):
+        run.at(number, clip_coef=0.1)
+    place = write_run(run)
+    assert _falling(gather(place)) == ", while the loss comes down from its jump"
+    health = engine.diagnose.loss(place)
+    assert "training.grad_clip" in health.recovery_changes
+    assert health.recovery_changes["mlflow.run_name"], "the control"
+    assert boundary.run(app, ["diagnose", "loss", str(place)]) == 1
+    shown = capsys.readouterr().err
+    assert "clipping most steps" in shown
+    assert "raise training.grad_clip" not in shown
+    assert "recovery: training.grad_clip" in shown
+    assert "recovery: mlflow.run_name" not in shown
+    assert boundary.run(app, ["diagnose", "run", str(place)]) == 1
+    follow = [cause.follows for cause in engine.diagnose.run(place).causes]
+    assert ("then what follows from them" in capsys.readouterr().err) == any(follow)
+
+
+def test_a_loss_without_a_jump_falls(course: Any, write_run: Write) -> None:
+    assert _falling(gather(write_run(course(steps=120)))) == ", while the loss falls"
 
 
 @given(st.floats(0, 1e6), st.floats(0, 1), st.floats(0, 1e3))

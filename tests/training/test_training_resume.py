@@ -593,6 +593,8 @@ def test_a_dry_run_says_that_the_run_directory_cannot_be_written(tiny_config: Co
     for refused, kind in (("/proc/runs", DiskError), (str(config), UsageError), (f"{config}/sub", UsageError)):
         with pytest.raises(kind, match=r"the run directory cannot be written[\s\S]*--set checkpoint.save_dir=/"):
             engine.train(config, run_name="r", dry_run=True, overrides=[f"checkpoint.save_dir={refused}"])
+    with pytest.raises(DiskError, match=r"its file system lets nothing be made there \(/proc\)"):  # ENOENT of /proc
+        engine.train(config, run_name="r", dry_run=True, overrides=["checkpoint.save_dir=/proc/runs"])
     assert engine.train(config, run_name="r", dry_run=True).status == "dry_run"
     assert sorted(tmp_path.rglob("*")) == before
 

@@ -33,6 +33,17 @@ def refusal_to_write(directory: Path) -> OSError | None:
         return error
 
 
+def said_of(refusal: OSError) -> str:
+    """Return why nothing can be made in a directory that is there, in words; some file systems call it absent then.
+
+    >>> said_of(OSError(errno.ENOENT, "No such file or directory"))
+    'its file system lets nothing be made there'
+    """
+    if refusal.errno == errno.ENOENT:
+        return "its file system lets nothing be made there"
+    return refusal.strerror or str(refusal)
+
+
 def other_save_dir(refused: Path, needed_bytes: float = 0.0, *, refusal: OSError | None = None) -> str:
     """Return the setting that puts runs where they can be written and have room; what lists the disks where none is.
 

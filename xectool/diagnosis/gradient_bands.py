@@ -48,13 +48,14 @@ class GradientSummary:
     band: str
 
 
-def summarise(norms: Series, clip_coefficients: Series, clip: float) -> GradientSummary:
+def summarise(norms: Series, clip_coefficients: Series, clip: float, *, may_be_raised: bool = True) -> GradientSummary:
     """Return the summary of some steps.
 
     Args:
         norms: Norms before clipping, shape (N,).
         clip_coefficients: Factors applied, shape (N,).
         clip: The configured limit; 0 for none.
+        may_be_raised: Whether nothing says that the limit is too high.
     """
     kept = finite(norms)
     clipped = float(np.mean(clip_coefficients < 1)) if clip_coefficients.size else 0.0
@@ -65,11 +66,13 @@ def summarise(norms: Series, clip_coefficients: Series, clip: float) -> Gradient
         p95=quantile(norms, 0.95),
         maximum=largest,
         clipped=clipped,
-        band=band(quantile(norms, 0.95) if kept.size == norms.size else math.nan, clipped, clip),
+        band=band(
+            quantile(norms, 0.95) if kept.size == norms.size else math.nan, clipped, clip, may_be_raised=may_be_raised
+        ),
     )
 
 
-def band(norm: float, clipped: float, clip: float) -> str:
+def band(norm: float, clipped: float, clip: float, *, may_be_raised: bool = True) -> str:
     """Return what a norm says, given the share of clipped steps; every norm lies in exactly one band.
 
     >>> band(0.005, 0.0, 1.0)
@@ -78,7 +81,8 @@ def band(norm: float, clipped: float, clip: float) -> str:
     if not math.isfinite(norm):
         return "not finite"
     if clip > 0 and clipped > FREQUENT:
-        return "clipping most steps, no harm to AdamW; if the loss stands still, raise training.grad_clip or lower lr"
+        advice = "; if the loss stands still, raise training.grad_clip or lower lr" if may_be_raised else ""
+        return f"clipping most steps, no harm to AdamW{advice}"
     scale = clip or 1.0
     for edge, text in BANDS:
         if norm < edge * scale:

@@ -13,6 +13,7 @@ from typing import Final
 
 from xectool.checkpoint import store
 from xectool.config.inputs import input_paths
+from xectool.config.save_places import said_of
 from xectool.data.dead_channel_maps import file_of_origin
 from xectool.engine.earlier_results import in_the_way
 from xectool.errors import DiskError, UsageError, in_shell
@@ -113,7 +114,7 @@ def require_folder(place: str | Path, option: str, name: str = "plots") -> Path:
             return folder
     except OSError as error:
         raise DiskError(
-            f"nothing can be written to '{folder}': {error.strerror or error}",
+            f"nothing can be written to '{folder}': {said_of(error)}",
             where=f"{option} {folder}",
             fix=f"{_option(option, Path(name))}   # in the working directory, or another place that can be written",
         ) from error

@@ -22,6 +22,7 @@ RunArgument = Annotated[
     str, typer.Argument(metavar="RUN", callback=run_word, help="Run directory; the run may still go on.")
 ]
 LIST = "data.exclude=["
+_NAME = "mlflow.run_name"
 
 
 def run(run: RunArgument, json: JsonOption = False) -> None:
@@ -56,7 +57,10 @@ def _show_run(screen: Console, result: RunHealth) -> None:
         rows = [
             [cause.code, f"{cause.confidence:.0%}", cause.step or "-", cause.follows or "-"] for cause in result.causes
         ]
-        screen.print(table("causes, most likely first", ["code", "confidence", "step", "follows from"], rows))
+        title = "causes, most likely first" + (
+            ", then what follows from them" if any(cause.follows for cause in result.causes) else ""
+        )
+        screen.print(table(title, ["code", "confidence", "step", "follows from"], rows))
         for cause in result.causes[1:]:
             fix = to_paste("  fix:", _without_list(cause.fix))
             screen.print(f"{cause.code}: {cause.problem}\n{fix}", markup=False)
@@ -84,7 +88,8 @@ def _show_loss(screen: Console, result: LossHealth) -> None:
     names = ["epoch", "median", "p95", "max", "clipped", "what it says"]
     screen.print(table("gradient norm before clipping", names, gradients))
     for key, value in result.recovery_changes.items():
-        screen.print(f"recovery: {key}: {value}", markup=False)
+        if key != _NAME:  # it mends nothing, and stands in the line to paste
+            screen.print(f"recovery: {key}: {value}", markup=False)
     _show_box(screen, result.verdict, result.causes, "", result.recovery_command)
 
 

@@ -100,21 +100,22 @@ def loss_report(evidence: Evidence, causes: tuple[Cause, ...]) -> LossReport:
         first_terms=first[0].bad_terms if first else (),
         baselines=tuple(term_levels(evidence)),
         spikes=tuple(_spike_rows(evidence)),
-        gradients=epoch_gradients(evidence),
+        gradients=epoch_gradients(evidence, may_be_raised="training.grad_clip" not in changes),
         recovery_config=_merged(evidence.config, changes) if changes and evidence.config else None,
         recovery_changes=changes,
         recovery_command=_command(causes),
     )
 
 
-def epoch_gradients(evidence: Evidence) -> tuple[EpochGradients, ...]:
-    """Return the gradient norms of the latest epochs."""
+def epoch_gradients(evidence: Evidence, *, may_be_raised: bool = True) -> tuple[EpochGradients, ...]:
+    """Return the gradient norms of the latest epochs; no advice to raise the clip where the recovery sets it."""
     rows = ~settled_overflows(evidence)
     norms, coefficients, places = (evidence.steps[name][rows] for name in ("grad_norm", "clip_coef", "epoch"))
     clip = float(evidence.setting("training.grad_clip", 1.0) or 0.0)
     return tuple(
-        EpochGradients(int(epoch), summarise(norms[places == epoch], coefficients[places == epoch], clip))
+        EpochGradients(int(epoch), summarise(norms[rows], coefficients[rows], clip, may_be_raised=may_be_raised))
         for epoch in np.unique(places)[-MAX_EPOCHS:]
+        for rows in [places == epoch]
     )
 
 

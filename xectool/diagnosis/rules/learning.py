@@ -25,6 +25,7 @@ from xectool.diagnosis.cases.plateau import (
     no_step_size,
     term_levels,
 )
+from xectool.diagnosis.cases.spike import spike_cases
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import mapping, number
@@ -69,7 +70,8 @@ class NoLearning(DiagnosisRule):
         falls = still_falling(evidence)
         if (levels and len(flat) < len(levels)) or falls:
             if telling:
-                yield replace(self._cause(evidence, 0.5, _slow_text(telling, falls), lines), severity=Severity.INFO)
+                said = _slow_text(telling, _falling(evidence) if falls else "")
+                yield replace(self._cause(evidence, 0.5, said, lines), severity=Severity.INFO)
         elif told is not None:
             text = told.message or "the loss stays at that of the best constant prediction"
             found = self._cause(evidence, 0.85, text, lines or _told_lines(told.data))
@@ -254,9 +256,14 @@ def _dropout_lines(evidence: Evidence) -> list[str]:
     return [f"{key} is {evidence.setting(key):g}: it may leave too little of an event to learn from" for key in strong]
 
 
-def _slow_text(flat: list[TermLevel], falls: bool) -> str:
-    while_it = ", while the loss falls" if falls else ""
-    return f"not better than a constant so far{while_it}: {', '.join(level.term for level in flat)}"
+def _slow_text(flat: list[TermLevel], falling: str) -> str:
+    return f"not better than a constant so far{falling}: {', '.join(level.term for level in flat)}"
+
+
+def _falling(evidence: Evidence) -> str:
+    """Return how the loss falls: of a jump that it has not come back from that is no progress."""
+    jumped = any(not case.recovered for case in spike_cases(evidence))
+    return ", while the loss comes down from its jump" if jumped else ", while the loss falls"
 
 
 def _elsewhere(learned: list[str]) -> str:

@@ -11,7 +11,7 @@ from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
 from xectool.checkpoint.missing import missing_checkpoint
 from xectool.config.root import RunConfig
-from xectool.config.save_places import nearest_existing, other_save_dir, refusal_to_write
+from xectool.config.save_places import nearest_existing, other_save_dir, refusal_to_write, said_of
 from xectool.config.serialize import inline_yaml
 from xectool.errors import CheckpointError, DiskError, UsageError, in_shell
 from xectool.runlog.storage import RECORD_DIR, attempts
@@ -79,7 +79,7 @@ def require_writable(place: RunPlace) -> RunPlace:
     if error := refusal_to_write(made):
         kind = UsageError if isinstance(error, NotADirectoryError) else DiskError
         raise kind(
-            f"the run directory cannot be written: {error.strerror} ({nearest_existing(made)})",
+            f"the run directory cannot be written: {said_of(error)} ({nearest_existing(made)})",
             where=str(place.directory),
             fix=other_save_dir(place.directory.parent, refusal=error),
         )
