@@ -37,8 +37,12 @@ class Change(NamedTuple):
 
         >>> Change(factor=1e-3).joined(Change((Marker(-999.0),), is_finite=True))
         Change(markers=(Marker(value=-999.0, component=None),), factor=0.001, within=(), is_finite=True)
+        >>> one, other = Change((Marker(2.0),)), Change((Marker(-999.0),))
+        >>> one.joined(other) == other.joined(one)
+        True
         """
-        markers = tuple(dict.fromkeys((*self.markers, *other.markers)))
+        found = {*self.markers, *other.markers}  # in one order, so that files which need the same share a line
+        markers = tuple(sorted(found, key=lambda marker: (marker.value, -1 if marker[1] is None else marker[1])))
         factor = self.factor if self.factor != 1.0 else other.factor
         return Change(markers, factor, self.within or other.within, self.is_finite or other.is_finite)
 
