@@ -113,7 +113,7 @@ def _show(screen: Console, result: MemoryEstimate, train: str) -> None:
         for item in found.advice
         if item.settings and item.saves_bytes is not None and item.saves_bytes > 0
     ]
-    title = "what would save memory of the device, in this order"
+    title = "what would save memory of the device, in this order" + ", were it too little" * result.fits_device
     screen.print(table(title, ["remedy", "GB", "setting"], remedies))
     for line in _details(result):
         screen.print(line, markup=False)
@@ -141,7 +141,8 @@ def _device(result: MemoryEstimate) -> Iterator[str]:
         yield f"device {needed:.4g} GB of {total:.4g} GB ({device.name}), of which a step may take 90 %"
     if most is not None:
         share = device.planned_bytes / device.total_bytes
-        yield f"largest batch to propose, in {share:.0%} of it: {counted(most, 'event')}"
+        more = f" (the training has {result.events:,})" if most > result.events else ""
+        yield f"largest batch to propose, in {share:.0%} of it: {counted(most, 'event')}{more}"
 
 
 def _host(result: MemoryEstimate) -> Iterator[str]:
@@ -168,6 +169,6 @@ def _details(result: MemoryEstimate) -> list[str]:
         f"largest single tensor {step.largest() / 1e9:.3g} GB; eager: a compiled step needs less",
         f"machine's numbers: {result.calibration.where}",
         f"not for this network: batches of {result.older_batches[0]} on an A100 40GB and {result.older_batches[1]} on "
-        "a GH200 96GB, which instructions of the older software name (legacy), are those of a smaller one",
+        "a GH200 96GB, which instructions of the older software name: its network was smaller",
         *found.notes,
     ]

@@ -34,12 +34,12 @@ def lock_holders(path: Path) -> dict[int, str]:
 
 
 def command_of(pid: int) -> str:
-    """Return the command line of a process without passwords; empty where it has ended."""
+    """Return the command line of a process in one line, without passwords; empty where it has ended."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return ""
-    return re.sub(r"://[^/@\s]+@", "://***@", " ".join(word for word in words if word))
+    return re.sub(r"://[^/@\s]+@", "://***@", " ".join(" ".join(words).split()))
 
 
 def _inode_name(facts: os.stat_result) -> str:

@@ -9,6 +9,7 @@ import typer
 from xectool.cli.options import DeviceOption, JsonOption, SetOption, config_or_run_word
 from xectool.cli.progress import watcher
 from xectool.cli.render import AlreadyShown, Output, console, table, verdict_box
+from xectool.cli.train_line import train_line
 from xectool.errors import EXIT_BAD_RESULT, EXIT_INTERRUPTED, counted, duration
 
 if TYPE_CHECKING:
@@ -45,10 +46,10 @@ def compile(
             device=device,
             observer=observer,
         )
-    output = Output("diagnose compile", json)
+    output, line = Output("diagnose compile", json), train_line(config, set_ or (), result.config_lines[:1])
     if result.interrupted:
         if not json:
-            _show(console(), result)
+            _show(console(), result, line)
         output.interrupted(result.as_dict(), fix=result.again)
         raise AlreadyShown(EXIT_INTERRUPTED)
     bad = not result.healthy or (fail_on_break and bool(result.graph_breaks))
@@ -56,18 +57,18 @@ def compile(
         result.as_dict(),
         findings=result.findings,
         bad=bad,
-        human=lambda screen: _show(screen, result),
+        human=lambda screen: _show(screen, result, line),
     )
     if bad:
         raise AlreadyShown(EXIT_BAD_RESULT)
 
 
-def _show(screen: Console, result: CompileResult) -> None:
+def _show(screen: Console, result: CompileResult, train: str) -> None:
     even = result.recommendation.break_even if result.recommendation else {}
     rows: list[list[object]] = [
         [
             time.mode,
-            time.error or f"{time.compile_s:.4g}",
+            "none" if time.error else f"{time.compile_s:.4g}",
             time.step_ms if time.steps else "",
             100 * time.spread if time.steps else "",
             "" if time.error else time.peak_bytes / 1e9,
@@ -80,12 +81,12 @@ def _show(screen: Console, result: CompileResult) -> None:
     ]
     columns = ("mode", "compile s", "step ms", "spread %", "GB", "host GB", "differs", "cache hit/miss", "pays after")
     screen.print(table(f"forward and backward on {result.device}", columns, rows))
-    screen.print(verdict_box(_verdict(result), _why(result), _next(result), result.healthy))
+    screen.print(verdict_box(_verdict(result), _why(result), _next(result, train), result.healthy))
 
 
-def _next(result: CompileResult) -> str:
+def _next(result: CompileResult, train: str) -> str:
     if result.config_lines:
-        return f"--set {result.config_lines[0].replace(': ', '=')}"
+        return train
     return next((found.fix for found in result.findings if found.severity.value != "info"), "")
 
 
@@ -101,6 +102,7 @@ def _why(result: CompileResult) -> list[str]:
     shape = "one graph" if result.fullgraph else f"{graphs.graphs} graphs, {len(graphs.breaks)} breaks"
     return [
         *([result.recommendation.reason] if result.recommendation else []),
+        *(f"{time.mode}: {time.error}" for time in result.modes if time.error),
         f"{shape} of {graphs.ops} operations ({graphs.unique_ops} different), traced in {duration(graphs.trace_s)}; "
         f"{again} for batches of {', '.join(map(str, graphs.batch_sizes))} events",
         f"C++ compiler: {result.toolchain.cxx or 'none'}; triton: {result.toolchain.triton or 'none'}",

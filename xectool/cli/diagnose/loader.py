@@ -8,6 +8,7 @@ import typer
 
 from xectool.cli.options import DeviceOption, JsonOption, SetOption, config_or_run_word, parse_count
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
+from xectool.cli.train_line import train_line
 from xectool.errors import EXIT_BAD_RESULT, duration
 
 if TYPE_CHECKING:
@@ -42,13 +43,13 @@ def loader(
         result.as_dict(),
         findings=result.findings,
         bad=not result.healthy,
-        human=lambda screen: _show(screen, result),
+        human=lambda screen: _show(screen, result, train_line(config, set_ or (), result.config_lines)),
     )
     if not result.healthy:
         raise AlreadyShown(EXIT_BAD_RESULT)
 
 
-def _show(screen: Console, result: LoaderResult) -> None:
+def _show(screen: Console, result: LoaderResult, train: str) -> None:
     rows: list[list[object]] = [
         [name, stage.us_per_event, 100 * stage.share, 100 * stage.spread] for name, stage in result.stages.items()
     ]
@@ -67,7 +68,7 @@ def _show(screen: Console, result: LoaderResult) -> None:
     ]
     columns = ("chunksize", "workers", "threads", "GB", "events/s", "spread %", "rounds")
     screen.print(table("reading", columns, raced))
-    screen.print(verdict_box(_verdict(result), _why(result), _next(result), result.healthy))
+    screen.print(verdict_box(_verdict(result), _why(result), _next(result, train), result.healthy))
 
 
 def _verdict(result: LoaderResult) -> str:
@@ -92,7 +93,7 @@ def _why(result: LoaderResult) -> list[str]:
     ]
 
 
-def _next(result: LoaderResult) -> str:
+def _next(result: LoaderResult, train: str) -> str:
     if result.config_lines:
-        return " ".join(f"--set {line.replace(': ', '=')}" for line in result.config_lines)
+        return train
     return "" if result.healthy else result.findings[0].fix

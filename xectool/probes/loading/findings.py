@@ -88,7 +88,7 @@ def findings_of(facts: LoaderFacts, config_lines: Sequence[str]) -> tuple[Findin
         f"predicted epoch {duration(epoch.train_s)}, of which {duration(epoch.first_batch_s)} to the first batch",
         f"{dominant} takes {100 * stage.share:.0f} % of loading ({stage.us_per_event:.4g} us an event)",
     )
-    by_hand = causes[0].fix if causes else "copy the files to local storage, or give the job more cores"
+    by_hand = causes[0].fix if causes else "xectool diagnose environment   # a job with more cores, or faster storage"
     fix = " ".join(f"--set {line.replace(': ', '=')}" for line in config_lines) or by_hand
     problem = f"input-bound: {100 * epoch.data_wait_share:.0f} % of an epoch will be spent waiting for data"
     slow = Finding("XT-LOADER-SLOW", Severity.WARNING, problem, "data", evidence, fix)
