@@ -59,7 +59,7 @@ def test_one_pass_names_all_branches_and_one_line_mends_all_files(written: Write
     (line,) = {item.fix for item in found.values()}
     assert checked.next == line
     command, *_, remark = line.split("   # ")
-    assert remark == "all that 3 files need"
+    assert remark == "what was found in 3 files"
     assert command.split(" && ")[0] == (
         f"xectool convert {files[0]} {files[1]} --into f0_converted.root --into f1_converted.root --scale "
         "energyTruth=0.001 --scale relative_time=1e-09 --scale timeTruth=1e-09 --scale uvwTruth=0.1"

@@ -145,7 +145,10 @@ def test_several_files_are_said_one_a_line_and_lead_to_their_check(
     [
         (("--into", "new.root"), "nothing is to be converted", "--scale energyTruth=1e-3"),
         (("--into", "new.root", "--scale", "energy"), "'energy' is not a branch, '=' and a value", "--scale"),
-        (("--into", "new.root", "--scale", "energy=0"), "would make all values 0", "--scale"),
+        (("--into", "new.root", "--scale", "energy=0"), "would make values 0", "--scale energy=1e-3"),
+        (("--into", "new.root", "--scale", "energy=1e-60"), "would make values 0", "--scale energy=1e-3"),
+        (("--into", "new.root", "--scale", "energy=-1e300"), "would make values infinite", "--scale energy=1e-3"),
+        (("--into", "new.root:ev", "--scale", "energy=2"), "a tree keeps its name", "--into new.root"),
         (("--into", "new.root", "--scale", "energy=nan"), "'nan' is no finite number", "--scale"),
         (("--into", "new.root", "--scale", "energy=2", "--scale", "energy=3"), "two factors", "--scale"),
         (("--into", "new.root", "--marker", "energy=x"), "'x' is no finite number", "--marker"),
@@ -160,7 +163,7 @@ def test_several_files_are_said_one_a_line_and_lead_to_their_check(
         (("--into", "own.root", "--scale", "energy=2"), "is there already, and nothing is written over", "own2.root"),
         (("--into", ".", "--scale", "energy=2"), "is a directory", "--into converted.root"),
         (("--into", "a.root", "--into", "b.root", "--scale", "energy=2"), "1 file to read and 2 files", "--into"),
-        (("--into", "/proc/none/a.root", "--scale", "energy=2"), "cannot write", "df -h"),
+        (("--into", "/proc/none/a.root", "--scale", "energy=2"), "cannot write", "ls -ld /proc/none   #"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused_before_anything_is_written(
@@ -198,6 +201,8 @@ def test_files_and_trees_that_are_not_there_and_outputs_that_meet_are_refused(
     ):
         outcome = xectool("convert", *words, *scale)
         assert (outcome.code, problem in outcome.err) == (2, True), outcome.err
+    unnamed = xectool("convert", "own.root", "--into", "new.root", *scale)
+    assert "fix: --tree ev" in unnamed.err, "it was a setting, which this command has none of"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["own.root", "two.root", "x.root.part"]
 
 
@@ -217,7 +222,7 @@ def test_a_damaged_file_is_told_in_a_sentence_and_nothing_is_left_of_it(
     (found,) = outcome.document["findings"]
     assert (outcome.code, found["code"]) == (2, "XT-DATA-DAMAGED")
     assert found["problem"].startswith("'bad.root' is damaged: branch 'light'")
-    assert found["problem"].endswith("; no part of 'b.root' was kept")
+    assert found["problem"].endswith("; no part of 'b.root' was kept; written before it, and whole: a.root")
     assert found["fix"] == "xectool check-data bad.root:ev --deep"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.root", "bad.root", "own.root"]
 

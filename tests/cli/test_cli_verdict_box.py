@@ -82,11 +82,11 @@ def test_a_long_line_of_several_findings_is_printed_once(capsys: pytest.CaptureF
 
 def test_what_else_helps_is_said_beside_a_line_that_was_printed(capsys: pytest.CaptureFixture[str]) -> None:
     line = "xectool convert " + "x" * 500
-    fixes = [f"{line}   # all that 1 file needs", f"{line}   # all that 1 file needs; or leave it out"]
+    fixes = [f"{line}   # what was found in 1 file", f"{line}   # what was found in 1 file; or leave it out"]
     found = [Finding("DAT-16", Severity.ERROR, "p", "a.root", (), fix) for fix in fixes]
     show_findings(console(), found, next_line=fixes[0])
     said = capsys.readouterr().err.splitlines()
     assert [text for text in said if "fix:" in text] == [
         "  fix: the line after Next",
-        "  fix: the line after Next   # all that 1 file needs; or leave it out",
+        "  fix: the line after Next   # what was found in 1 file; or leave it out",
     ]

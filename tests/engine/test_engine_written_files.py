@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
 import uproot
 from xectool import engine
@@ -19,6 +20,7 @@ from xectool.config.mends import changes_of, words_of
 from xectool.engine.check_lines import Told, converting
 from xectool.engine.checking import CheckOptions
 from xectool.engine.written_files import Tree
+from xectool.errors import ConfigError, DataUnusable
 from xectool.findings import Finding, Severity
 from xectool.findings.mends import Change, Marker, Mend
 
@@ -99,7 +101,7 @@ def test_all_that_files_need_is_one_line_in_which_each_is_written_once() -> None
         "xectool convert a.root:ev b.root:ev --into a_converted.root --into b_converted.root --scale e=0.001 --scale "
         "t=0.001 && xectool convert v.root:ev --into v_converted.root --marker e=-999 --scale e=0.001 --within "
         "e=0:1,2:3 --scale t=0.001 && xectool check-data a_converted.root:ev b_converted.root:ev --against "
-        'v_converted.root:ev   # all that 3 files need; 1e10 is "not known"'
+        'v_converted.root:ev   # what was found in 3 files; 1e10 is "not known"'
     )
     assert told.first_step([none, first]) == "xectool check-data a.root b.root --against v.root --set data.chunksize=8"
     assert told.first_step([first, none]) == first.fix
@@ -109,7 +111,7 @@ def test_of_many_files_twenty_are_in_the_line() -> None:
     names = [f"f{number}.root" for number in range(23)]
     line = line_of(Told(names, files=facts(names)), names)
     assert line.count("--into ") == 20
-    assert line.endswith("   # all that 20 files need; the same for the other 3 files")
+    assert line.endswith("   # what was found in 20 files; the same for the other 3 files")
 
 
 def test_the_options_of_a_line_say_what_was_to_be_done() -> None:
@@ -188,6 +190,30 @@ def test_a_line_over_a_damaged_file_ends_in_a_sentence_and_leaves_no_half(
     assert checked.next.startswith("xectool explain XT-DATA-DAMAGED   # a.root:ev: copy the file again and compare")
 
 
+def test_a_reading_that_no_sensor_delivers_has_a_line_that_marks_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paste: Any
+) -> None:
+    """One 1e30 among the photons led to a text on damaged files, and to no file that could be trained on."""
+    monkeypatch.chdir(tmp_path)
+    engine.simulate("plain.root", events=20, seed=1)
+    with uproot.open("plain.root:tree") as tree:
+        rows = tree.arrays(library="np")
+    rows["npho"][3, 7] = 1e30
+    with uproot.recreate("a.root") as file:
+        file.mktree("tree", {name: (values.dtype, values.shape[1:]) for name, values in rows.items()}).extend(rows)
+    found = engine.check_data("a.root")
+    (odd,) = [item for item in found.findings if item.code == "DAT-02"]
+    assert odd.fix == found.next
+    assert odd.fix.endswith("; or copy the file again and compare its checksum")
+    done = paste(found.next, tmp_path)
+    assert done.returncode == 0, done.stderr
+    with uproot.open("a_converted.root:tree") as tree:
+        marked = tree["npho"].array(library="np")
+    assert marked[3, 7] == np.float32(1e10)
+    rows["npho"][3, 7] = 1e10
+    np.testing.assert_array_equal(marked, rows["npho"])
+
+
 def test_one_line_mends_the_truth_that_is_guessed_too_and_keeps_files_that_lack_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +242,30 @@ def test_one_line_mends_the_truth_that_is_guessed_too_and_keeps_files_that_lack_
         (timing,) = [item for item in found.findings if "'tgen'" in item.problem]
         assert f"{lacking}:ev has no such branch" in timing.problem
         simulate(lacking, 7, 1e3, {"uvwTruth": 10.0}, renamed)
+
+
+def test_a_told_truth_that_is_the_same_in_all_events_is_not_trained_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`check-data` ended in a configuration that `config check --deep` called sound, and `train` refused."""
+    monkeypatch.chdir(tmp_path)
+    engine.simulate("a.root", events=40, seed=1)
+    told = ["--set", "data.truth_branches.n_gamma=nGammaTruth", "--set", "data.truth_branches.energy=energyTruth"]
+    line = check(["check-data", "a.root", *told, "--deep", "--write-digest"]).next
+    assert "tasks.energy.enabled=true" in line
+    assert "tasks.n_gamma" not in line
+    engine.simulate("v.root", events=30, seed=2)
+    task = "tasks: {n_gamma: {enabled: true, scale: auto}}"
+    Path("c.yaml").write_text(f"data: {{train_path: a.root, val_path: v.root}}\n{task}\n")
+    with pytest.raises(ConfigError) as caught:
+        engine.config.check("c.yaml", deep=True)
+    (found,) = [item for item in caught.value.findings if item.code == "DAT-16"]  # type: ignore[attr-defined]
+    assert "in every event: training refuses it with an automatic scale" in found.problem
+    assert found.fix == "--set tasks.n_gamma.enabled=false"
+    with pytest.raises(DataUnusable, match="the same in all 40 training events") as refused:
+        engine.train("c.yaml", dry_run=True)
+    again = refused.value.fix.partition("all the same: ")[2].replace("--set ", "").split()
+    assert engine.train("c.yaml", overrides=again, dry_run=True).status == "dry_run"
 
 
 def test_a_told_truth_that_a_file_lacks_is_said_and_a_told_one_that_all_have_is_trained_on(

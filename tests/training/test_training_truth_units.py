@@ -79,7 +79,7 @@ def test_the_line_takes_the_unit_of_the_file_it_names(scaled: Any, told: Any, tm
         assert [line.split(", ")[0] for line in found.evidence] == [
             f"{path}:tree: {unit}" for path, unit in zip(files, ("keV", "MeV", "MeV"), strict=True)
         ]
-        assert found.fix.endswith("   # all that 3 files need")
+        assert found.fix.endswith("   # what was found in 3 files")
         assert found.fix.count("xectool convert ") == 2, "of a.root, and of both in MeV"
         paste(found.fix, tmp_path)
         for name in ("a_converted.root", "b0_converted.root"):
@@ -110,13 +110,13 @@ def test_several_files_in_another_unit_are_counted(scaled: Any, told: Any) -> No
     sound = scaled("sound.root")
     for (found,) in (told([sound, *odd]), warned([sound, *odd])):
         assert "looks like MeV, not GeV, in 2 of 3 files: typical size" in found.problem
-        assert found.fix.endswith("   # all that 2 files need")
+        assert found.fix.endswith("   # what was found in 2 files")
         assert " --into odd0_converted.root --into odd1_converted.root --scale " in found.fix
         assert found.where == f"{odd[0]}:tree branch energyTruth"
     for (found,) in (told(odd), warned(odd)):
         assert "looks like MeV, not GeV: typical size" in found.problem
         assert found.where == f"2 files, first {odd[0]}:tree branch energyTruth"
-        assert found.fix.endswith("   # all that 2 files need")
+        assert found.fix.endswith("   # what was found in 2 files")
         assert " --into odd0_converted.root --into odd1_converted.root --scale " in found.fix
 
 

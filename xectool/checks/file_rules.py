@@ -12,8 +12,9 @@ from xectool.checks.truth_guesses import guessed
 from xectool.config.inputs import is_remote
 from xectool.config.rules.count import Counts, EpochFillsABatch, EpochHasBatches
 from xectool.config.tasks import TRUTH_BRANCHES
-from xectool.detector.constants import NUM_SENSORS
+from xectool.detector.constants import LARGEST_NPHO, LARGEST_TIME_S, NUM_SENSORS
 from xectool.findings import Finding, Severity
+from xectool.findings.mends import Change, Mend
 from xectool.rules import Rule
 
 # More impossible readings than this are no flipped bit: a part is damaged, or events have another gain or unit.
@@ -140,10 +141,11 @@ class FilesAreWhole(TroubleRule):
                 )
                 yield self.warning(file.where, problem, "write the file again, or go on with what is there")
         data = facts.settings.data
-        for npho, time in facts.sample.counts.values():
+        for where, (npho, time) in facts.sample.counts.items():
+            place = facts.place_of(where)
             if not facts.exchanged:  # DAT-25 says so
-                yield from self._impossible(npho, data.npho_branch)
-                yield from self._impossible(time, data.time_branch)
+                yield from self._impossible(place, npho, data.npho_branch)
+                yield from self._impossible(place, time, data.time_branch)
             yield from self._blank(npho, data.npho_branch)
             yield from self._blank(time, data.time_branch)
         far = [file for file in facts.sample.files if file.opened and is_remote(file.path)]
@@ -161,7 +163,7 @@ class FilesAreWhole(TroubleRule):
         severity = Severity.WARNING if asked else Severity.INFO
         return Finding(self.code, severity, problem, far[0].where, tuple(file.path for file in far[:5]), fix)
 
-    def _impossible(self, counts: CellCounts, branch: str) -> Iterator[Finding]:
+    def _impossible(self, place: tuple[str, str], counts: CellCounts, branch: str) -> Iterator[Finding]:
         first = counts.first.get("impossible", [])
         if not first:
             return
@@ -170,13 +172,19 @@ class FilesAreWhole(TroubleRule):
             "a flipped bit is the usual reason" if few else "a part is damaged, or events have another gain or unit"
         )
         again = f"make the file again with {branch} in {'s' if counts.channel == 'time' else 'photons'}"
-        otherwise = "leave these events out otherwise" if few else f"{again} where the checksum is the same"
-        fix = f"copy the file again and compare its checksum; {otherwise}"
+        fix = f"copy the file again and compare its checksum; {again} where it is the same"
+        mends: tuple[Mend, ...] = ()
+        largest = {"npho": LARGEST_NPHO, "time": LARGEST_TIME_S}[counts.channel]
+        if few and all(abs(cell.value) > largest for cell in first):
+            fix = "copy the file again and compare its checksum"
+            mends = (Mend(*place, branch, Change(within=((-largest, largest),))),)
+        elif few:
+            fix = "copy the file again and compare its checksum; leave these events out otherwise"
         topic = "XT-DATA-DAMAGED"
         if 2 * counts.impossible > counts.total - counts.nonfinite - counts.unknown:  # most that is read: no damage
             reason = "another unit is the usual reason where most of a branch is"
             fix = again
-            topic = "units"
+            topic, mends = "units", ()
         shown = places_of_values(first, branch)
         many = f"{counts.impossible} readings" if counts.impossible > 1 else "one reading"
         yield Finding(
@@ -187,6 +195,7 @@ class FilesAreWhole(TroubleRule):
             sensor_place(first[0], branch),
             (*shown, f"xectool explain {topic}"),
             fix,
+            mends=mends,
         )
 
     def _blank(self, counts: CellCounts, branch: str) -> Iterator[Finding]:

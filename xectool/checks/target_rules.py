@@ -14,7 +14,7 @@ from xectool.checks.impossible_truth import impossible_truths, in_other_unit, le
 from xectool.checks.known_truth import known_truth_findings, may_be_trained
 from xectool.checks.light import ORDER, TIMES
 from xectool.checks.sample import ANGLE_TOLERANCE
-from xectool.checks.targets import TargetScan, scaled_error
+from xectool.checks.targets import FEWEST_EVENTS, TargetScan, scaled_error
 from xectool.checks.unit_mends import units_of_truth
 from xectool.config.root import RegressorConfig
 from xectool.config.tasks import TaskConfig
@@ -35,7 +35,6 @@ _FAR, _ALONE, _ABSURD = 8.0, 20.0, 1e4
 _ROUND_LOSSES: Final = ("smooth_l1", "huber", "relative_smooth_l1")
 _UNLIKE: Final = 0.3
 _SHOWN: Final = 10
-_FEWEST_EVENTS: Final = 20
 _ORDER_FIX: Final = "xectool explain DAT-25   # write sensors in the order of the geometry"
 _SAME_EVENT: Final = "xectool explain XT-TRUTH-ELSEWHERE   # write"
 _TRUTH_FIXES: Final = {
@@ -98,8 +97,7 @@ class TruthIsSound(Rule[DataFacts]):
             yield from self._outlying(facts, task, scan)
         without = leaving_out_odd(facts) if scan.zeros and may_be_trained(facts, task) else ""
         yield from self._unfilled(task, scan, where, without)
-        constant = bool((rows == rows[0]).all()) and len(rows) >= _FEWEST_EVENTS
-        if constant:
+        if scan.is_constant:
             yield self._constant(facts, task, where, f"the truth of task {task} is {rows[0].tolist()} in every event")
 
     def _constant(self, facts: DataFacts, task: str, where: str, problem: str) -> Finding:
@@ -245,7 +243,7 @@ class BranchesAgree(Rule[DataFacts]):
         where, likeness, many = facts.whole, facts.order_likeness, ""
         if odd and len(odd) < len(facts.sample.usable):
             where, likeness, many = odd[0], by_file[odd[0]], f" in {len(odd)} of {len(facts.sample.usable)} files"
-        elif facts.sample.scanned < _FEWEST_EVENTS or not likeness < _UNLIKE:
+        elif facts.sample.scanned < FEWEST_EVENTS or not likeness < _UNLIKE:
             return
         found = self.warning(
             f"{where} branch {facts.settings.data.npho_branch}",

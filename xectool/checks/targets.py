@@ -19,8 +19,9 @@ from xectool.detector.truth_ranges import NEVER_ZERO, impossible, other_unit, ty
 Array = npt.NDArray[Any]
 
 
+FEWEST_EVENTS: Final = 20
+"""Events that tell whether a truth is one and the same in all."""
 _ROWS_A_FILE: Final = 1000
-_FEWEST_EVENTS: Final = 20
 
 
 class OddUnit(NamedTuple):
@@ -70,6 +71,12 @@ class TargetScan:
     impossible: list[tuple[str, Array]] = field(default_factory=list)
     first_impossible: Cell | None = None
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether the events that were kept all have the same truth, and are enough to tell."""
+        rows = self.kept.rows
+        return len(rows) >= FEWEST_EVENTS and bool((rows == rows[0]).all())
+
     def __post_init__(self) -> None:
         self.lowest: list[Cell | None] = [None] * self.width
         self.highest: list[Cell | None] = [None] * self.width
@@ -115,7 +122,7 @@ class TargetScan:
         if self._file.count:
             self.file_means.append((path, self._file.count, self._file.mean))
             self.file_orders.append((path, self._file_order.correlation, self._file_order.pairs))
-        unit = other_unit(task, rows) if len(rows) >= _FEWEST_EVENTS else ""
+        unit = other_unit(task, rows) if len(rows) >= FEWEST_EVENTS else ""
         if unit:
             self.odd_units.append(OddUnit(path, unit, typical_size(rows)))
         if self._zeros and task in NEVER_ZERO:

@@ -17,6 +17,8 @@ from xectool.findings.mends import Change, Marker, Mend
 
 MOST_FILES: Final = 20
 """Files in one line to paste."""
+LEAST_FACTOR: Final = 1e-18
+"""Of a unit: beyond it and its inverse float32 holds no number of such a size."""
 _WRITTEN: Final = re.compile(r"_converted(_\d+)?$")  # by such a line; the name does not grow
 _COMPONENT: Final = re.compile(r"^(?P<branch>.+)\[(?P<component>\d+)\]$")
 
@@ -75,7 +77,7 @@ class Conversion:
         all_changes = [change for branches in self.changes.values() for change in branches.values()]
         is_marked = any(change != Change(factor=change.factor) for change in all_changes)
         known = '; 1e10 is "not known"' if is_marked else ""
-        return f"all that {counted(len(self.targets), 'file')} need{'s' * (len(self.targets) == 1)}{more}{known}"
+        return f"what was found in {counted(len(self.targets), 'file')}{more}{known}"
 
 
 def _in_shell(word: str) -> str:
@@ -122,13 +124,14 @@ def changes_of(
         branch, number = _split(text, "--marker", "energyTruth=-999")
         named = _COMPONENT.match(branch)
         component = int(named["component"]) if named else None
-        value = _float(number, text, "--marker", "energyTruth=-999")
+        value = _float(number, text, "--marker", f"{branch}=-999")
         _add(found, named["branch"] if named else branch, Change((Marker(value, component),)))
     for text in scale:
         branch, number = _split(text, "--scale", "energyTruth=1e-3")
-        factor = _float(number, text, "--scale", "energyTruth=1e-3")
-        if not factor:
-            raise _refused(f"'{text}' would make all values 0", "--scale", "energyTruth=1e-3")
+        factor = _float(number, text, "--scale", f"{branch}=1e-3")
+        if not LEAST_FACTOR <= abs(factor) <= 1 / LEAST_FACTOR:
+            becomes = "0" if abs(factor) < 1 else "infinite"
+            raise _refused(f"'{text}' would make values {becomes}", "--scale", f"{branch}=1e-3")
         if found.get(branch, Change()).factor != 1.0:
             raise _refused(f"'{branch}' has two factors", "--scale", text)
         _add(found, branch, Change(factor=factor))
@@ -136,7 +139,7 @@ def changes_of(
         branch, ends = _split(text, "--within", "energyTruth=0:1")
         if found.get(branch, Change()).within:
             raise _refused(f"'{branch}' has two ranges", "--within", text)
-        _add(found, branch, Change(within=tuple(_range(pair, text) for pair in ends.split(","))))
+        _add(found, branch, Change(within=tuple(_range(pair, text, branch) for pair in ends.split(","))))
     for branch in finite:
         _add(found, branch, Change(is_finite=True))
     if not found:
@@ -148,11 +151,11 @@ def _add(found: dict[str, Change], branch: str, change: Change) -> None:
     found[branch] = found.get(branch, Change()).joined(change)
 
 
-def _range(pair: str, text: str) -> tuple[float, float]:
+def _range(pair: str, text: str, branch: str) -> tuple[float, float]:
     low, _, high = pair.partition(":")
-    ends = tuple(_float(end, text, "--within", "energyTruth=0:1") for end in (low, high))
+    ends = tuple(_float(end, text, "--within", f"{branch}=0:1") for end in (low, high))
     if not ends[0] <= ends[1]:
-        raise _refused(f"'{text}': the range '{pair}' is empty", "--within", "energyTruth=0:1")
+        raise _refused(f"'{text}': the range '{pair}' is empty", "--within", f"{branch}=0:1")
     return ends[0], ends[1]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -213,23 +213,26 @@ class Told:
         to_fill = whole[0] if whole[0].startswith(_CHECK) else _explained(findings[0])
         return self.again(lines[0] if lines else to_fill)
 
-    def _tasks(self) -> list[str]:
-        """Return the settings that train on each truth whose branch was told, where all files have it."""
+    def _tasks(self, idle: Collection[str]) -> list[str]:
+        """Return the settings that train on each told truth that all files have, but idle ones."""
         told = {key.strip(): value.strip() for key, _, value in (text.partition("=") for text in self.overrides)}
         files = [file for file in (*self.files, *self.others) if file.opened]
         enabled = [
             f"tasks.{key.removeprefix(_TRUTH)}.enabled"
             for key, branch in told.items()
-            if key.startswith(_TRUTH) and all(branch in {*file.names, *file.branches} for file in files)
+            if key.startswith(_TRUTH)
+            and key.removeprefix(_TRUTH) not in idle
+            and all(branch in {*file.names, *file.branches} for file in files)
         ]
         return [f"{key}=true" for key in enabled if key not in told]
 
-    def following(self, name: str, has_hashes: bool) -> str:
+    def following(self, name: str, has_hashes: bool, idle: Collection[str] = ()) -> str:
         """Return what comes after a good verdict: a deeper check with hashes where they can be kept, then a training.
 
         Args:
             name: The data as arguments of a command.
             has_hashes: Whether every file has recorded hashes.
+            idle: Tasks of which nothing can be learned, for their truth is the same in all events.
         """
         lacks_hashes = not has_hashes and all(os.access(os.path.dirname(f.path) or ".", os.W_OK) for f in self.files)
         if lacks_hashes or not self.deep:
@@ -238,7 +241,7 @@ class Told:
             return " ".join(("xectool train", in_shell(self.config), *self._kept({"--config"}), "--dry-run"))
         named = {"data.train_path": self._named("files"), "data.val_path": self._named("others")}
         given = [f"{key}={inline_yaml(of[0] if len(of) == 1 else of)}" for key, of in named.items() if of]
-        chosen = (f"--set {in_shell(text)}" for text in (*given, *self.overrides, *self._tasks()))
+        chosen = (f"--set {in_shell(text)}" for text in (*given, *self.overrides, *self._tasks(idle)))
         line = " ".join(("xectool config init", *chosen, f"> {free_name('config', '.yaml')}"))
         return line + self._lists(line)
 

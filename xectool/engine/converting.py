@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from xectool.config.inputs import expand_inputs, is_remote, split_tree
 from xectool.config.mends import changes_of, written_name
-from xectool.errors import DataFileError, UsageError, counted, in_shell
+from xectool.errors import DataFileError, UsageError, XecError, counted, in_shell
 from xectool.findings import Finding, Severity
 from xectool.findings.mends import Change
 from xectool.rootio.converting import plan_changes, write_converted
@@ -93,17 +95,39 @@ def convert(  # noqa: PLR0913 - the function is the command: one argument an opt
     targets = [Path(os.path.expanduser(target)) for target in into]
     _require_places(paths, targets, tree)
     for path in paths:
-        with EventFile(path, tree) as file:
+        with _opened(path, tree) as file:
             plan_changes(file, changes)
     files, findings = [], list[Finding]()
     for path, target in zip(paths, targets, strict=True):
-        with EventFile(path, tree) as file:
+        with _opened(path, tree) as file, _telling(files):
             done, lost = _converted(file, target, changes, advanced or (lambda *_: None))
         files.append(done)
         findings += lost
     written = " ".join(in_shell(written_name(done.output, done.tree)) for done in files)
     said = {branch: _said(change) for branch, change in changes.items()}
     return Converted(tuple(files), said, f"xectool check-data {written}", tuple(findings))
+
+
+def _opened(path: str, tree: str) -> EventFile:
+    """Open a file; where it has another tree, what names that is an option of this command."""
+    try:
+        return EventFile(path, tree)
+    except DataFileError as error:
+        words = shlex.split(error.fix, comments=True)
+        if words[:1] == ["--set"] and words[1].startswith("data.tree_name="):
+            error.fix = f"--tree {in_shell(words[1].partition('=')[2])}"
+        raise
+
+
+@contextmanager
+def _telling(written: Sequence[FileConverted]) -> Iterator[None]:
+    """Say in an error which files were written before it: the same line would find them in its way."""
+    try:
+        yield
+    except XecError as error:
+        if written:
+            error.problem += f"; written before it, and whole: {', '.join(file.output for file in written)}"
+        raise
 
 
 def _converted(
@@ -148,6 +172,8 @@ def _require_places(paths: Sequence[str], targets: Sequence[Path], tree: str) ->
         problem, instead = "", target
         if target.is_dir():
             problem, instead = f"'{target}' is a directory, not a file to write", target / "converted.root"
+        elif split_tree(str(target))[0] != str(target):
+            problem, instead = f"'{target}': a tree keeps its name", Path(split_tree(str(target))[0])
         elif os.path.realpath(f"{target}.part") in read:
             problem = f"'{target}.part' is read, and would be written before '{target}'"
         elif os.path.lexists(target):

@@ -225,7 +225,8 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], told: Told) -> tuple
         return verdict, why + more, _of_damage(errors) or told.first_step(errors)
     first = sample.files[0]
     name = arguments(first.path, first.tree) if num_files == 1 else told.inputs()
-    after = told.following(name, has_hashes=not _reach(sample.files))
+    idle = {task for task, scan in sample.targets.items() if scan.is_constant}
+    after = told.following(name, not _reach(sample.files), idle)
     if warnings:
         return (
             f"usable with care: {counted(len(warnings), 'warning')} in {looked}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,6 +15,7 @@ import numpy as np
 import uproot
 
 from xectool.errors import DiskError, UsageError, did_you_mean, in_shell
+from xectool.errors.refused_writes import LIFT, size_limit
 from xectool.rootio.origin import Origin
 
 FileFormat = Literal["ttree", "rntuple"]
@@ -25,6 +27,7 @@ BranchSpec = tuple[Any, tuple[int, ...]] | str
 CLUSTER_BYTES = 16 * 1024 * 1024
 MAX_CLUSTER_EVENTS = 65_536
 
+_NO_PLACE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENOENT)
 _COMPRESSIONS = {"zlib": uproot.ZLIB, "lz4": uproot.LZ4, "zstd": uproot.ZSTD, "lzma": uproot.LZMA}
 _DEFAULT_LEVELS = {"zlib": 1, "lz4": 4, "zstd": 5, "lzma": 5}
 _MAX_LEVELS = {"zlib": 9, "lz4": 12, "zstd": 22, "lzma": 9}
@@ -288,9 +291,9 @@ def _disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise DiskError(
-            f"cannot write '{path}': {reason}",
-            where=str(path),
-            fix=f"df -h {in_shell(path.parent)}   # free space there, or name another place for the output",
-        ) from error
+        limit, folder = size_limit(error), in_shell(path.parent)
+        fix = f"df -h {folder}   # free space there, or name another place for the output"
+        if error.errno in _NO_PLACE:
+            fix = f"ls -ld {folder}   # nothing can be written there: name another place for the output"
+        problem = f"cannot write '{path}': {limit or error.strerror or error}"
+        raise DiskError(problem, where=str(path), fix=LIFT if limit else fix) from error

@@ -122,7 +122,8 @@ def _resolve(name: str, task: TaskConfig, truth: np.ndarray, source: EventSource
         raise DataUnusable(
             f"the truth of task '{name}' is the same in all {len(truth)} training events: {truth[0].tolist()}",
             where=f"branch {source.branches.truth[name]}",
-            fix=f"tasks.{name}.scale: 1.0 to train on it all the same, or tasks.{name}.enabled: false",
+            fix=f"--set tasks.{name}.enabled=false   # or, to train on it all the same: --set tasks.{name}.scale=1.0 "
+            f"--set tasks.{name}.shift=null",
             code="XT-DATA-CONSTANT",
         )
     changes: dict[str, object] = {}
