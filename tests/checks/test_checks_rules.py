@@ -727,12 +727,15 @@ def test_20_the_same_file_under_another_name(look: Any, good: Path, tmp_path: Pa
     one("DAT-20", look(good, other=copy), "error", "copy.root")
 
 
-def test_21_sorted_events_and_drifting_files(look: Any, rows: Rows) -> None:
+def test_21_sorted_events_and_drifting_files(look: Any, rows: Rows, load: Any) -> None:
     order = np.argsort(rows["energyTruth"])
     energies = {name: values[order] for name, values in rows.items()}
     one("DAT-21", look(energies), "warning", "energy", "correlation", "data.shuffle=true")
     halves = [{name: values[part] for name, values in energies.items()} for part in (slice(60), slice(60, None))]
     assert any("drifts" in item.problem for item in found("DAT-21", look(*halves)))
+    (told,) = found("DAT-21", look(energies))
+    facts = look(energies, config=load(*told.fix.replace("--set ", "").split()))
+    assert [(item.severity.value, item.fix) for item in BY_CODE["DAT-21"].check(facts)] == [("info", "")], "a loop"
 
 
 def test_21_one_sorted_file_among_others_is_named(look: Any, good: Path, rows: Rows) -> None:

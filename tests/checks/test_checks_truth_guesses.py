@@ -75,6 +75,14 @@ def test_values_that_no_event_can_have_are_not_proposed_by_their_name(rows: Rows
     assert proposed(named(uvw_true=rows["uvwTruth"] + 500)) == {}
 
 
+def test_a_marker_of_what_is_not_known_hides_no_truth(rows: Rows, named: Any) -> None:
+    """With -999 in some events the branch was no longer proposed, without a word."""
+    energy, place, other = (rows[name].astype(np.float64) for name in ("energyTruth", "uvwTruth", "timeTruth"))
+    energy[::4], place[1::4], other[::4] = -999.0, -999.0, np.linspace(2.0, 3.0, len(other[::4]))
+    assert proposed(named(mc_energy=1000 * energy, mc_uvw=place)) == {"energy": "mc_energy", "uvwFI": "mc_uvw"}
+    assert proposed(named(t_true=other)) == {}, "the control: what is no time is no marker of one"
+
+
 def test_the_unit_is_told_with_the_guess_and_is_in_the_line_of_all_units(rows: Rows, named: Any) -> None:
     rows["relative_time"] = np.where(rows["relative_time"] < 1e9, 1e9 * rows["relative_time"], 1e10).astype(np.float32)
     checked = named(e_true=1e3 * rows["energyTruth"], uvwTruth=10 * rows["uvwTruth"])
@@ -101,7 +109,7 @@ def test_the_truth_is_told_with_its_unit_where_the_name_of_the_photons_is_propos
 
 def test_events_that_are_left_out_decide_nothing(rows: Rows, tmp_path: Path, write: Callable[..., Path]) -> None:
     bad = rows["energyTruth"].copy()
-    bad[:5] = -9.0
+    bad[:5] = np.linspace(-9.0, -5.0, 5)
     path = write(tmp_path / "own.root", {name: rows[name] for name in READINGS} | {"e_true": bad})
     assert proposed(check_data(str(path))) == {}
     exclude = "data.exclude=[" + ", ".join(f"own.root:{entry}" for entry in range(5)) + "]"

@@ -244,6 +244,32 @@ def test_one_line_mends_the_truth_that_is_guessed_too_and_keeps_files_that_lack_
         simulate(lacking, 7, 1e3, {"uvwTruth": 10.0}, renamed)
 
 
+def test_one_line_mends_units_and_what_is_no_truth_in_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paste: Any
+) -> None:
+    """-999 ns became -9.99e-07 s and stayed a truth; what no event can have was told once the units were right."""
+    monkeypatch.chdir(tmp_path)
+    engine.simulate("plain.root", events=60, seed=1)
+    with uproot.open("plain.root:tree") as tree:
+        rows = {name: tree[name].array(library="np") for name in tree.keys()}  # noqa: SIM118 - no mapping
+    for name, factor in (("energyTruth", 1e3), ("timeTruth", 1e9), ("uvwTruth", 10.0)):
+        rows[name] = (rows[name].astype(np.float64) * factor).astype(np.float32)
+        rows[name][[5, 17]] = -999.0
+    rows["energyTruth"][9] = 4e6
+    with uproot.recreate("a.root") as file:
+        file.mktree("tree", {name: (values.dtype, values.shape[1:]) for name, values in rows.items()}).extend(rows)
+    line = check(["check-data", "a.root"]).next
+    done = paste(line, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Verdict  good" in done.stderr
+    with uproot.open("a_converted.root:tree") as tree, uproot.open("plain.root:tree") as plain:
+        for name, unknown in (("energyTruth", [5, 9, 17]), ("timeTruth", [5, 17]), ("uvwTruth", [5, 17])):
+            values, before = (of[name].array(library="np") for of in (tree, plain))
+            assert (values[unknown] == np.float32(1e10)).all()
+            kept = np.setdiff1d(np.arange(60), unknown)
+            np.testing.assert_allclose(values[kept], before[kept], rtol=1e-5)
+
+
 def test_a_told_truth_that_is_the_same_in_all_events_is_not_trained_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from xectool.errors import counted, event_named, in_shell
 from xectool.findings import Finding, Severity
 from xectool.rules import Rule
 
+_WINDOW: Final = 65536  # events that are shuffled among each other, with which an order is told as a note
 _DRIFT: Final = 0.25
 _CORRELATION: Final = 0.1
 _SURE: Final = 5.0  # standard errors
@@ -104,6 +105,10 @@ class EventsComeInNoOrder(Rule[DataFacts]):
     def check(self, facts: DataFacts) -> Iterator[Finding]:
         """Yield a warning for light or time that jumps, file means that drift, and neighbours that are alike."""
         yield from odd_stretches(facts, jumps=True)
+        yield from (_once_shuffled(found, facts) for found in self._orders(facts))
+
+    def _orders(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield a warning for file means that drift, and for neighbours that are alike."""
         for task, scan in facts.sample.targets.items():
             if scan.odd_units:  # a file in another unit is told of as such, and explains both
                 continue
@@ -111,7 +116,7 @@ class EventsComeInNoOrder(Rule[DataFacts]):
             sigma = rows.std(axis=0) if len(rows) else np.zeros(scan.width)
             varies = sigma > 0
             where = f"{facts.whole} branch {scan.branch}"
-            fix = "--set data.shuffle=true --set data.chunksize=65536"
+            fix = f"--set data.shuffle=true --set data.chunksize={_WINDOW}"
             if len(scan.file_means) > 1:
                 means = np.array([mean for _, _, mean in scan.file_means])
                 counts = np.array([count for _, count, _ in scan.file_means])
@@ -139,6 +144,13 @@ class EventsComeInNoOrder(Rule[DataFacts]):
         many = f"; {len(odd)} of {len(scan.file_orders)} files" if found[0] != where else ""
         problem = f"task {task}[{part}] of an event foretells that of the next: correlation {likeness[part]:.2f}{many}"
         yield replace(self.warning(found[0], problem, fix), evidence=tuple(path for path, *_ in odd[:_SHOWN] if many))
+
+
+def _once_shuffled(found: Finding, facts: DataFacts) -> Finding:
+    """Return what is told of an order; a note without a line where the settings hide it: they would be told again."""
+    data = facts.settings.data
+    is_hidden = data.shuffle and data.chunksize >= _WINDOW
+    return replace(found, severity=Severity.INFO, fix="") if is_hidden else found
 
 
 def _foretells(correlation: Any, pairs: int) -> bool:

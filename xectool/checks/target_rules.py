@@ -15,7 +15,7 @@ from xectool.checks.known_truth import known_truth_findings, may_be_trained
 from xectool.checks.light import ORDER, TIMES
 from xectool.checks.sample import ANGLE_TOLERANCE
 from xectool.checks.targets import FEWEST_EVENTS, TargetScan, scaled_error
-from xectool.checks.unit_mends import units_of_truth
+from xectool.checks.unit_mends import truth_marker, units_of_truth
 from xectool.config.root import RegressorConfig
 from xectool.config.tasks import TaskConfig
 from xectool.config.truth_mends import BY_HAND
@@ -93,8 +93,9 @@ class TruthIsSound(Rule[DataFacts]):
         if units.seen:
             yield units.finding(Severity.ERROR if may_be_trained(facts, task) else Severity.WARNING)
         else:
+            marked = truth_marker(facts, task, scan)
             yield from impossible_truths(self.code, facts, task, scan)
-            yield from self._outlying(facts, task, scan)
+            yield from self._outlying(facts, task, scan) if marked is None else (marked,)
         without = leaving_out_odd(facts) if scan.zeros and may_be_trained(facts, task) else ""
         yield from self._unfilled(task, scan, where, without)
         if scan.is_constant:

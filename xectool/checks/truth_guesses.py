@@ -28,6 +28,7 @@ Array = npt.NDArray[Any]
 _ROWS: Final = 2000  # from the beginning of a file
 _LIT_ROWS: Final = 64  # of these the light is read
 _FEWEST: Final = 10
+_MOST_MARKED: Final = 0.5  # of the events, that have one and the same number which no event can have
 _ALIKE: Final = 0.7  # correlation of an energy with the light; the resolution leaves more
 _BY_VALUES: Final = ("energy", "uvwFI", "angleVec")
 """Tasks whose values tell them from others: light, the shape of the detector, length 1. A small number is no time."""
@@ -214,9 +215,11 @@ def _unit(task: str, values: Array | None) -> str | None:
     right = RANGES[task].unit
     unit = other_unit(task, rows) or right
     factor = 1.0 if unit == right else dict(RANGES[task].others).get(unit)
-    if factor is None or not are_few(int(impossible(task, factor * rows).sum()), len(rows)):
+    if factor is None:
         return None
-    return unit
+    bad = impossible(task, factor * rows)
+    is_marker = bool(bad.any()) and bad.mean() < _MOST_MARKED and np.unique(rows[bad]).size == 1
+    return unit if is_marker or are_few(int(bad.sum()), len(rows)) else None
 
 
 def _varies(reader: _Values, task: str, values: Array) -> bool:

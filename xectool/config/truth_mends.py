@@ -44,6 +44,7 @@ class UnitsOfTruth(NamedTuple):
         odd: Those whose truth is in another unit, each judged by itself.
         unit: The other unit of all of them taken together; empty where that is right.
         size: Typical size of all of them taken together.
+        beside: What becomes of values that are none, once the unit is right.
     """
 
     task: str
@@ -52,6 +53,7 @@ class UnitsOfTruth(NamedTuple):
     odd: Sequence[FileUnit]
     unit: str
     size: float
+    beside: Change = Change()
 
     @property
     def judged(self) -> Sequence[FileUnit]:
@@ -105,7 +107,7 @@ class UnitsOfTruth(NamedTuple):
         """What brings the files to the right unit, where the factor is known."""
         factors = dict(RANGES[self.task].others)
         return tuple(
-            Mend(file.path, file.tree, self.branch, Change(factor=factor))
+            Mend(file.path, file.tree, self.branch, Change(factor=factor).joined(self.beside))
             for file in self.judged
             if (factor := factors.get(file.unit))
         )

@@ -18,6 +18,7 @@ Array = npt.NDArray[Any]
 LOWEST_NPHO: Final = -90.0  # of the noise of one sensor, with room; a marker lies below it
 _POSSIBLE: Final = {"npho": (LOWEST_NPHO, LARGEST_NPHO), "time": (-LARGEST_TIME_S, LARGEST_TIME_S)}
 _USUAL: Final = re.compile(r"-?(10{2,}|1e\+\d+|99+(\.9+)?)|-?3\.40\d*e\+38")
+_FAR_OFF: Final = 3.0  # times as far as any other truth
 _FEWEST: Final = 20  # readings of one value; bits flip one by one
 _MOST: Final = 5  # values that are looked at
 _BESIDE: Final = 0.01  # of its own readings: what else may lie as far out as half of it, as damage does
@@ -52,6 +53,35 @@ def markers_in(values: Array, channel: str) -> list[float]:
     order = np.argsort(-counts, kind="stable")[: _MOST + 1]
     often = [(float(numbers[at]), int(counts[at])) for at in order]
     return [number for number, count in often[:_MOST] if count >= _FEWEST and _is_marker(number, often, odd, values)]
+
+
+def marker_in_truth(rows: Array) -> float | None:
+    """Return the number that stands for "not known" among truths; None where there is none.
+
+    It is one of the usual ones, in two events or more, and far from all others in each component that has it.
+
+    Args:
+        rows: Truths, shape (n, D).
+
+    >>> rows = np.linspace(20.0, 50.0, 40)[:, None]
+    >>> rows[::10] = -999.0
+    >>> marker_in_truth(rows), marker_in_truth(np.where(rows < 0, 60.0, rows))
+    (-999.0, None)
+    """
+    numbers, counts = np.unique(rows, return_counts=True)
+    for number in numbers[counts > 1]:
+        if not _USUAL.fullmatch(marker_words(float(number))):
+            continue
+        marked = rows == number
+        others = np.where(marked, np.nan, rows)[:, marked.any(axis=0)]
+        known = np.isfinite(others)
+        if not known.any(axis=0).all():
+            continue
+        middle = np.nanmedian(others, axis=0)
+        widest = np.nanmax(np.abs(others - middle), axis=0)
+        if (np.abs(number - middle) > _FAR_OFF * widest).all():
+            return float(number)
+    return None
 
 
 def marker_words(number: float) -> str:
