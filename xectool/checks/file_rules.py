@@ -142,10 +142,9 @@ class FilesAreWhole(TroubleRule):
                 yield self.warning(file.where, problem, "write the file again, or go on with what is there")
         data = facts.settings.data
         for where, (npho, time) in facts.sample.counts.items():
-            place = facts.place_of(where)
             if not facts.exchanged:  # DAT-25 says so
-                yield from self._impossible(place, npho, data.npho_branch)
-                yield from self._impossible(place, time, data.time_branch)
+                yield from self._impossible(facts, where, npho, data.npho_branch)
+                yield from self._impossible(facts, where, time, data.time_branch)
             yield from self._blank(npho, data.npho_branch)
             yield from self._blank(time, data.time_branch)
         far = [file for file in facts.sample.files if file.opened and is_remote(file.path)]
@@ -163,7 +162,7 @@ class FilesAreWhole(TroubleRule):
         severity = Severity.WARNING if asked else Severity.INFO
         return Finding(self.code, severity, problem, far[0].where, tuple(file.path for file in far[:5]), fix)
 
-    def _impossible(self, place: tuple[str, str], counts: CellCounts, branch: str) -> Iterator[Finding]:
+    def _impossible(self, facts: DataFacts, where: str, counts: CellCounts, branch: str) -> Iterator[Finding]:
         first = counts.first.get("impossible", [])
         if not first:
             return
@@ -177,7 +176,7 @@ class FilesAreWhole(TroubleRule):
         largest = {"npho": LARGEST_NPHO, "time": LARGEST_TIME_S}[counts.channel]
         if few and all(abs(cell.value) > largest for cell in first):
             fix = "copy the file again and compare its checksum"
-            mends = (Mend(*place, branch, Change(within=((-largest, largest),))),)
+            mends = (Mend(*facts.place_of(where), branch, Change(within=((-largest, largest),))),)
         elif few:
             fix = "copy the file again and compare its checksum; leave these events out otherwise"
         topic = "XT-DATA-DAMAGED"
