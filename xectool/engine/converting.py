@@ -97,7 +97,7 @@ def convert(  # noqa: PLR0913 - the function is the command: one argument an opt
     for path in paths:
         with _opened(path, tree) as file:
             plan_changes(file, changes)
-    files, findings = [], list[Finding]()
+    files, findings = list[FileConverted](), list[Finding]()
     for path, target in zip(paths, targets, strict=True):
         with _opened(path, tree) as file, _telling(files):
             done, lost = _converted(file, target, changes, advanced or (lambda *_: None))

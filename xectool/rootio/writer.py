@@ -291,9 +291,9 @@ def _disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        limit, folder = size_limit(error), in_shell(path.parent)
-        fix = f"df -h {folder}   # free space there, or name another place for the output"
+        limit, look, remark = size_limit(error), "df -h", "free space there, or"
         if error.errno in _NO_PLACE:
-            fix = f"ls -ld {folder}   # nothing can be written there: name another place for the output"
+            look, remark = "ls -ld", "nothing can be written there:"
+        fix = f"{look} {in_shell(path.parent)}   # {remark} name another place for the output"
         problem = f"cannot write '{path}': {limit or error.strerror or error}"
         raise DiskError(problem, where=str(path), fix=LIFT if limit else fix) from error
