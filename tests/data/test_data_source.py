@@ -9,7 +9,7 @@ import pytest
 import torch
 import uproot
 from xectool.config.data import DataConfig
-from xectool.data.loader import EventLoader
+from xectool.data.loader import EventLoader, LoaderOptions
 from xectool.data.plan import DataPlan
 from xectool.data.prepared import source_identity
 from xectool.data.selection import find_overlap, inside_fiducial
@@ -30,6 +30,20 @@ def test_an_empty_file_among_good_ones_is_noted_and_left_out(dataset):
     assert [finding.code for finding in source.findings] == ["XT-DATA-EMPTY-TREE"]
     assert "part3.root" in source.findings[0].problem
     assert [file.num_entries for file in source.files] == list(dataset.sizes)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_file_that_was_replaced_by_a_smaller_one_is_named(tmp_path, make_events, write_events, workers):
+    """A worker that opened it later ended in a traceback, and was said to be gone."""
+    write_events(tmp_path / "a.root", make_events(20, 0, 1))
+    source = open_source(DataConfig(train_path=str(tmp_path)), "train", TASKS)
+    write_events(tmp_path / "b", make_events(8, 1, 1))
+    os.replace(tmp_path / "b", tmp_path / "a.root")
+    plan, options = DataPlan(source.files, 10, seed=0, shuffle=False), LoaderOptions(num_workers=workers)
+    told = "it has 8 entries, and had 20 when it was first opened"
+    with EventLoader(source, plan, options=options) as loader, pytest.raises(DataFileError, match=told) as caught:
+        list(loader.epoch(0))
+    assert caught.value.code == "XT-DATA-CHANGED"
 
 
 def test_only_empty_files_are_unusable(tmp_path, make_events, write_events):

@@ -15,6 +15,7 @@ from xectool.config.tasks import TASK_WIDTHS
 from xectool.data.blocks import Piece, SourceFile
 from xectool.data.window import WindowArrays
 from xectool.detector.constants import DEAD_VALUE
+from xectool.errors import DataFileError, in_shell
 from xectool.findings import Finding
 from xectool.rootio.reader import EventFile
 from xectool.rootio.stages import OPEN, timed
@@ -124,12 +125,17 @@ class EventSource:
         return EventSource(tuple(files), self.branches, self.findings)
 
     def event_file(self, file_index: int) -> EventFile:
-        """Return the open file; the least recently used one is closed when too many are open."""
+        """Return the open file; the least recently used one is closed when too many are open.
+
+        Raises:
+            DataFileError: It has other entries than when the run began.
+        """
         with self._lock:
             found = self._open.pop(file_index, None)
             if found is None:
                 file = self.files[file_index]
                 found = timed(OPEN, EventFile, file.path, file.tree)
+                _require_same(found, file)
             self._open[file_index] = found
             while len(self._open) > self.kept_files:
                 # Only forgotten, not closed: another thread may still read from it.
@@ -198,6 +204,16 @@ class EventSource:
             else:
                 identity[:, column] = default
         return identity
+
+
+def _require_same(found: EventFile, file: SourceFile) -> None:
+    if found.num_entries != file.num_entries:
+        problem = (
+            f"'{file.path}' was written over or replaced while it was in use: it has {found.num_entries} entries, and "
+            f"had {file.num_entries} when it was first opened"
+        )
+        line = f"xectool check-data {in_shell(found.where)}   # is it the file that is meant?"
+        raise DataFileError(problem, where=found.where, fix=line, code="XT-DATA-CHANGED")
 
 
 def _read_rows(file: EventFile, branch: str, piece: Piece, out: npt.NDArray[np.float32]) -> None:
