@@ -529,7 +529,9 @@ def test_14_a_number_in_the_place_of_no_reading_is_named(look: Any, rows: Rows) 
     """Whole numbers have no NaN: -1 stands for no reading, which was told as that many broken sensors."""
     rows["npho"][:, [7, 900, 4444]] = -1
     found = one("DAT-14", look(rows), "warning", "3 sensors are constant, all at -1 photons: 7, 900, 4444")
-    assert found.fix.startswith("write 1e10, which means no reading, for these sensors"), "others may read it in truth"
+    assert [(mend.branch, mend.change.markers) for mend in found.mends] == [("npho", ((-1.0, None),))]
+    whole = one("DAT-14", look({**rows, "npho": np.rint(rows["npho"])}), "warning", "all at -1 photons")
+    assert (whole.mends, whole.fix[:10]) == ((), "write 1e10"), "others may read it in truth"
     rows["npho"][:, 900] = 2.5
     found = one("DAT-14", look(rows), "warning", "3 sensors are constant: 7, 900, 4444")
     assert found.evidence[1] == "sensor 900 face inner: always 2.5 photons"

@@ -12,8 +12,9 @@ from xectool.checks.data_facts import DataFacts
 from xectool.checks.filled import repaired_files
 from xectool.checks.health import SensorHealth
 from xectool.detector import faces
-from xectool.detector.constants import NUM_SENSORS
+from xectool.detector.constants import NUM_SENSORS, UNKNOWN_ABOVE
 from xectool.findings import Finding, Severity
+from xectool.findings.mends import Change, Marker, Mend
 from xectool.rules import Rule
 
 _MANY_DEAD: Final = 0.1
@@ -54,12 +55,14 @@ class SensorsAreAlive(Rule[DataFacts]):
     def _odd(self, facts: DataFacts, state: str, found: list[int], health: SensorHealth) -> Finding:
         names = [f"sensor {sensor} face {faces.FACES[int(faces.face_ids()[sensor])]}" for sensor in found[:_SHOWN]]
         fix, read = "add them to the list of dead channels, or have the run looked at", "mean"
-        problem = f"{len(found)} sensor{'s are' if len(found) > 1 else ' is'} {state}"
+        problem, mends = f"{len(found)} sensor{'s are' if len(found) > 1 else ' is'} {state}", list[Mend]()
         if state == "constant":
             read, values = "always", facts.sample.cells.npho.lowest[found]
             if len(found) > 1 and (values == values[0]).all():
                 problem += f", all at {values[0]:.6g} photons"
-                fix = f"write 1e10, which means no reading, for these sensors when the file is made; or {fix}"
+                mends = _marking(facts, float(values[0]))
+                if not mends:
+                    fix = f"write 1e10, which means no reading, for these sensors when the file is made; or {fix}"
         return Finding(
             self.code,
             Severity.WARNING,
@@ -67,4 +70,17 @@ class SensorsAreAlive(Rule[DataFacts]):
             f"{facts.whole} {names[0]}",
             tuple(f"{name}: {read} {health.mean[s]:.6g} photons" for name, s in zip(names, found, strict=False)),
             fix,
+            mends=tuple(mends),
         )
+
+
+def _marking(facts: DataFacts, number: float) -> list[Mend]:
+    """Return what makes a number of photons that dead sensors have one that is not known.
+
+    Zero is a reading; so is any whole number where all readings are whole.
+    """
+    npho = facts.sample.events.npho
+    known = npho[np.abs(npho) <= UNKNOWN_ABOVE]
+    is_reading = not number or bool((known == np.rint(known)).all())
+    files = [] if is_reading else [facts.place_of(where) for where in facts.sample.counts]
+    return [Mend(*place, facts.settings.data.npho_branch, Change((Marker(number),))) for place in files]

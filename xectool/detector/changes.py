@@ -28,6 +28,9 @@ def changed(values: Array, components: Array, change: Change) -> Array:
 
     >>> from xectool.findings.mends import Marker
     >>> stored = np.array([[20.0, -999.0], [np.nan, 1e10]], np.float32)
+    >>> identities = np.array([2**53 + 2, 2**53 + 4])
+    >>> changed(identities, np.arange(2), Change((Marker(float(2**53 + 2)),))).tolist()
+    [10000000000.0, 9007199254740996.0]
     >>> changed(stored, np.arange(2), Change((Marker(-999.0),), 0.5, ((0.0, 5.0), (0.0, 50.0)))).tolist()
     [[10000000000.0, 10000000000.0], [10000000000.0, 10000000000.0]]
     """
@@ -35,7 +38,8 @@ def changed(values: Array, components: Array, change: Change) -> Array:
     odd = np.zeros(values.shape, bool)
     for marker in change.markers:
         here = marker.component is None or components == marker.component
-        odd |= np.isclose(result, marker.value, _SAME, 0) & here
+        is_whole = values.dtype.kind in "iu"  # every digit of an identity counts
+        odd |= (values == marker.value if is_whole else np.isclose(result, marker.value, _SAME, 0)) & here
     if change.factor != 1.0:
         with np.errstate(over="ignore"):  # infinite then, which `is_finite` is for
             np.multiply(result, change.factor, out=result, where=np.abs(result) < UNKNOWN_ABOVE)

@@ -27,7 +27,7 @@ BranchSpec = tuple[Any, tuple[int, ...]] | str
 CLUSTER_BYTES = 16 * 1024 * 1024
 MAX_CLUSTER_EVENTS = 65_536
 
-_NO_PLACE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENOENT)
+_NO_PLACE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENOENT, errno.EEXIST)
 _COMPRESSIONS = {"zlib": uproot.ZLIB, "lz4": uproot.LZ4, "zstd": uproot.ZSTD, "lzma": uproot.LZMA}
 _DEFAULT_LEVELS = {"zlib": 1, "lz4": 4, "zstd": 5, "lzma": 5}
 _MAX_LEVELS = {"zlib": 9, "lz4": 12, "zstd": 22, "lzma": 9}
