@@ -12,6 +12,7 @@ import typer
 from xectool.cli.options import ConfigArgument, DeviceOption, JsonOption, SetOption, parse_count
 from xectool.cli.progress import watcher
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
+from xectool.cli.train_line import train_line
 from xectool.errors import EXIT_BAD_RESULT, EXIT_INTERRUPTED, UsageError, counted
 
 if TYPE_CHECKING:
@@ -124,17 +125,14 @@ def _following(result: LrSweepResult, config: str, settings: Sequence[str], opti
     """Return the training at the recommended rate, with all that the sweep was called with, and how it is written."""
     keys = {setting.partition("=")[0] for setting in result.settings}
     kept = [setting for setting in settings if setting.partition("=")[0] not in keys]
-
-    def line(command: str, given: Sequence[str], *more: str) -> str:
-        sets = [word for setting in given for word in ("--set", setting)]
-        return shlex.join(("xectool", command, config, *sets, *more))
-
     if result.written:
-        return f"{line('train', kept)}   # {result.key} is written into {result.written}"
-    train = line("train", [*kept, *result.settings])
+        return f"{train_line(config, kept)}   # {result.key} is written into {result.written}"
+    train = train_line(config, kept, result.settings)
     if result.interrupted:
         return f"{train}   # nothing was written: the sweep was interrupted"
-    return f"{train}   # or: {line('lr-sweep', settings, *options, '--write')}"
+    sets = [word for setting in settings for word in ("--set", setting)]
+    again = shlex.join(("xectool", "lr-sweep", config, *sets, *options, "--write"))
+    return f"{train}   # or: {again}"
 
 
 def _show(screen: Console, result: LrSweepResult, following: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from xectool.errors import in_shell
 
 
-def train_line(config: str, asked: Sequence[str], found: Sequence[str]) -> str:
+def train_line(config: str, asked: Sequence[str], found: Sequence[str] = ()) -> str:
     """Return the command that trains with what was found; of a run directory its configuration, under another name.
 
     Args:
