@@ -97,6 +97,16 @@ def test_illegal_number_in_a_file_is_named(
     assert any(low <= entry < high for block in result.batch["blocks"] for low, high in block["entries"])
 
 
+def test_events_of_an_earlier_search_are_not_written_over(
+    write_config: Write, poisoned: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = write_config(train=poisoned({(0, 3, "npho", 17): math.nan}))
+    names = [engine.diagnose.nan_batch(config).minimal for _ in range(2)]
+    assert names == ["nan_batch.npz", "nan_batch2.npz"]
+    assert all(Path(name).is_file() for name in names if name)
+
+
 @pytest.mark.parametrize(
     ("branch", "value", "overrides"),
     [("energyTruth", -1.0, ["tasks.energy.log_transform=true"]), ("energyTruth", 3e38, []), ("npho", 3e38, [])],

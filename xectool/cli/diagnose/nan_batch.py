@@ -46,7 +46,11 @@ def nan_batch(
     max_events: MaxEventsOption = None,
     device: DeviceOption = None,
     output: Annotated[
-        str | None, typer.Option(metavar="FILE.npz", help="Where the failing events go; default nan_batch.npz.")
+        str | None,
+        typer.Option(
+            metavar="FILE.npz",
+            help="Where the failing events go; default: a new nan_batch.npz.",
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:

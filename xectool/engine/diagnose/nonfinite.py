@@ -10,6 +10,7 @@ from typing import Any
 from xectool.checkpoint import store
 from xectool.config.load import load_config
 from xectool.engine.diagnose.nan_of_run import SearchedRun
+from xectool.engine.file_patterns import free_name
 from xectool.errors import UsageError, XecError, in_shell
 from xectool.findings import Finding
 from xectool.probes.instruments.minimal import SavedBatch, plain_window, save_batch
@@ -18,7 +19,6 @@ from xectool.probes.nonfinite.search import NanSearch, search_data, search_windo
 from xectool.probes.nonfinite.subject import Subject, of_batch, of_config, of_validation
 from xectool.probes.nonfinite.verdicts import Training, Verdict, judge
 
-DEFAULT_OUTPUT = "nan_batch.npz"
 VALIDATION = "no step is taken on a validation event, but losses and metrics of the validation hold it"
 
 
@@ -113,7 +113,8 @@ def nan_batch(  # noqa: PLR0913  the function is the command: one argument an op
         full: Try every batch on the network, not only suspicious and extreme events.
         max_events: Look at this many events only.
         device: Device; the configuration's without.
-        output: Where the fewest events that fail are written; nothing is written where nothing is found.
+        output: Where the fewest events that fail are written, by default a new ``nan_batch.npz``; nothing is written
+            where nothing is found.
 
     Raises:
         XecError: Anything the user can act on.
@@ -129,7 +130,8 @@ def nan_batch(  # noqa: PLR0913  the function is the command: one argument an op
     search = _search(subject, full)
     if data is None and subject.loader is not None:
         subject, search = _with_validation(subject, search, full, max_events)
-    kept = _keep(search, subject, Path(output or DEFAULT_OUTPUT).expanduser()) if batch is None else None
+    target = Path(output or free_name("nan_batch", ".npz")).expanduser()
+    kept = _keep(search, subject, target) if batch is None else None
     own = Training(None if config is None else Path(config), tuple(overrides))
     verdict = judge(search, subject, searched.training() if searched else own)
     if verdict.code and subject.validation:
