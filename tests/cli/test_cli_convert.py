@@ -160,7 +160,7 @@ def test_several_files_are_said_one_a_line_and_lead_to_their_check(
         (("--into", "new.root", "--scale", "enrgy=2"), "has no branch 'enrgy'", "did you mean 'energy'?"),
         (("--into", "new.root", "--scale", "note=2"), "holds", "name a branch of float or integer numbers"),
         (("--into", "new.root", "--scale", "nhits=2"), "cannot be copied", ""),
-        (("--into", "own.root", "--scale", "energy=2"), "is there already, and nothing is written over", "own2.root"),
+        (("--into", "own.root", "--scale", "energy=2"), "is there already, and nothing is written over", "own_2.root"),
         (("--into", ".", "--scale", "energy=2"), "is a directory", "--into converted.root"),
         (("--into", "a.root", "--into", "b.root", "--scale", "energy=2"), "1 file to read and 2 files", "--into"),
         (("--into", "/proc/none/a.root", "--scale", "energy=2"), "cannot write", "ls -ld /proc/none   #"),

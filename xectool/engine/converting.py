@@ -186,7 +186,7 @@ def _require_places(paths: Sequence[str], targets: Sequence[Path], tree: str) ->
 
 def _free(path: Path, others: Sequence[Path]) -> str:
     """Return a name like that of a file, which none has or is to get."""
-    stems = (f"{path.with_suffix('')}{count}" for count in itertools.chain([""], itertools.count(2)))
+    stems = (f"{path.with_suffix('')}{count}" for count in itertools.chain([""], map("_{}".format, itertools.count(2))))
     names = (f"{stem}.root" for stem in stems)
     return next(name for name in names if Path(name) not in others and not os.path.lexists(name))
 
