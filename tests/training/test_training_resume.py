@@ -253,7 +253,7 @@ def test_averaged_weights_that_are_not_finite_are_refused(tiny_config: Config) -
     next(tensor for tensor in saved.ema.values() if tensor.ndim > 1).view(-1)[0] = float("nan")
     store.save(path, saved)
     with pytest.raises(CheckpointError, match="averaged weights in the checkpoint are not finite"):
-        engine.train(config, resume="auto")
+        engine.train(config, resume=str(path))
 
 
 def test_resume_from_an_older_checkpoint_asks_for_init_from(tiny_config: Config, reference_dir: Path) -> None:
