@@ -193,8 +193,13 @@ def _manifest(run: Path) -> list[Path]:
     ],
 )
 def test_a_damaged_record_is_told_with_its_files_and_no_failure_made_of_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: tuple[Callable[[Path], list[Path]], ...], verdict: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    damage: tuple[Callable[[Path], list[Path]], ...],
+    verdict: str,
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # no cell of the table is broken
     run = tmp_path / "one"
     program = f"from test_engine_runs import *; make_run(Path({str(run)!r}), [3.0, 2.0, 1.0])"
     subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parent, check=True)  # a writer that has ended
