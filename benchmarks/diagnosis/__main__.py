@@ -47,6 +47,9 @@ def main() -> None:
     grouped = [case.name for case in cases if case.group == options.only]
     named = grouped or [case.name for case in cases if options.only in case.name]
     names = [name for name in named if name in REDUCED or not options.reduced]
+    if not names:
+        groups = ", ".join(dict.fromkeys(case.group for case in cases))
+        parser.error(f"no case has '{options.only}' in its name; the groups are {groups}")
     began = time.perf_counter()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as directory:
