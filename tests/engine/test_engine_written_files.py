@@ -32,6 +32,18 @@ def facts(names: Sequence[str], tree: str = "ev") -> list[FileFacts]:
     return [FileFacts(name, tree, "TTree") for name in names]
 
 
+def simulated(events: int) -> dict[str, np.ndarray]:
+    """Simulate ``plain.root`` and return its branches."""
+    engine.simulate("plain.root", events=events, seed=1)
+    with uproot.open("plain.root:tree") as tree:
+        return {name: tree[name].array(library="np") for name in tree.keys()}  # noqa: SIM118 - no mapping
+
+
+def write(name: str, rows: Mapping[str, np.ndarray]) -> None:
+    with uproot.recreate(name) as file:
+        file.mktree("tree", {branch: (values.dtype, values.shape[1:]) for branch, values in rows.items()}).extend(rows)
+
+
 def found_in(names: Sequence[str], tree: str = "ev") -> Finding:
     mends = (Mend(name, tree, branch, Change(factor=1e-3)) for name in names for branch in ("e", "t"))
     return Finding("DAT-16", Severity.ERROR, "p", "w", mends=tuple(mends))
@@ -195,12 +207,9 @@ def test_a_reading_that_no_sensor_delivers_has_a_line_that_marks_it(
 ) -> None:
     """One 1e30 among the photons led to a text on damaged files, and to no file that could be trained on."""
     monkeypatch.chdir(tmp_path)
-    engine.simulate("plain.root", events=20, seed=1)
-    with uproot.open("plain.root:tree") as tree:
-        rows = tree.arrays(library="np")
+    rows = simulated(20)
     rows["npho"][3, 7] = 1e30
-    with uproot.recreate("a.root") as file:
-        file.mktree("tree", {name: (values.dtype, values.shape[1:]) for name, values in rows.items()}).extend(rows)
+    write("a.root", rows)
     found = engine.check_data("a.root")
     (odd,) = [item for item in found.findings if item.code == "DAT-02"]
     assert odd.fix == found.next
@@ -249,15 +258,12 @@ def test_one_line_mends_units_and_what_is_no_truth_in_them(
 ) -> None:
     """-999 ns became -9.99e-07 s and stayed a truth; what no event can have was told once the units were right."""
     monkeypatch.chdir(tmp_path)
-    engine.simulate("plain.root", events=60, seed=1)
-    with uproot.open("plain.root:tree") as tree:
-        rows = {name: tree[name].array(library="np") for name in tree.keys()}  # noqa: SIM118 - no mapping
+    rows = simulated(60)
     for name, factor in (("energyTruth", 1e3), ("timeTruth", 1e9), ("uvwTruth", 10.0)):
         rows[name] = (rows[name].astype(np.float64) * factor).astype(np.float32)
         rows[name][[5, 17]] = -999.0
     rows["energyTruth"][9] = 4e6
-    with uproot.recreate("a.root") as file:
-        file.mktree("tree", {name: (values.dtype, values.shape[1:]) for name, values in rows.items()}).extend(rows)
+    write("a.root", rows)
     line = check(["check-data", "a.root"]).next
     done = paste(line, tmp_path)
     assert done.returncode == 0, done.stderr

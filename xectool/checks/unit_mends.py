@@ -20,7 +20,8 @@ def units_of_truth(facts: DataFacts, task: str, scan: TargetScan) -> UnitsOfTrut
     files = [facts.place_of(path) for path, _, _ in scan.file_means]
     odd = [FileUnit(*facts.place_of(file.path), file.unit, file.size) for file in scan.odd_units]
     units = UnitsOfTruth(task, scan.branch, files, odd, other_unit(task, rows), typical_size(rows))
-    return units._replace(beside=_beside(task, scan, dict(RANGES[task].others).get(units.seen, 1.0)))
+    factor = dict(RANGES[task].others).get(units.seen)
+    return units if factor is None else units._replace(beside=_beside(task, scan, factor))
 
 
 def _beside(task: str, scan: TargetScan, factor: float) -> Change:

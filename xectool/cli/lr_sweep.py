@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,6 +27,7 @@ HOW_OF_FINAL = (
     "two; those within two errors may be as good. The first table only chose which ran on: what is best in few steps "
     "is often another rate"
 )
+SEEDS = 2  # sets of weights and batches, where nothing is said
 HOW_OF_GRID = "the centre of the rates that did about as well, so it may lie between two that were tried"
 """The whole rule is in ``--json``."""
 
@@ -56,7 +57,7 @@ def lr_sweep(
             help="Steps of the best rates of a grid, which then decide (5 x --steps); 0: the grid alone decides.",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Sets of weights and batches, two or more.")] = 2,
+    seeds: Annotated[int, typer.Option(help="Sets of weights and batches, two or more.")] = SEEDS,
     ckpt: Annotated[
         str | None, typer.Option(metavar="PATH", help="Weights to start from; default: those of the seeds.")
     ] = None,
@@ -97,8 +98,7 @@ def lr_sweep(
     else:
         settings = [*(set_ or ()), *([f"checkpoint.init_from={ckpt}"] if ckpt else [])]
         options = {"--lrs": lrs, "--range": range_, "--steps": steps, "--final-steps": final_steps, "--device": device}
-        given = [str(word) for item in options.items() if item[1] is not None for word in item]
-        following = _following(result, config, settings, [*given, *(["--seeds", str(seeds)] if seeds != 2 else [])])
+        following = _following(result, config, settings, options | {"--seeds": seeds})
         said.result(
             result.as_dict(), findings=result.findings, bad=bad, human=lambda screen: _show(screen, result, following)
         )
@@ -121,7 +121,7 @@ def _range(text: str) -> tuple[float, float]:
     return _number(low, "--range"), _number(high, "--range")
 
 
-def _following(result: LrSweepResult, config: str, settings: Sequence[str], options: Sequence[str]) -> str:
+def _following(result: LrSweepResult, config: str, settings: Sequence[str], options: Mapping[str, object]) -> str:
     """Return the training at the recommended rate, with all that the sweep was called with, and how it is written."""
     keys = {setting.partition("=")[0] for setting in result.settings}
     kept = [setting for setting in settings if setting.partition("=")[0] not in keys]
@@ -131,7 +131,9 @@ def _following(result: LrSweepResult, config: str, settings: Sequence[str], opti
     if result.interrupted:
         return f"{train}   # nothing was written: the sweep was interrupted"
     sets = [word for setting in settings for word in ("--set", setting)]
-    again = shlex.join(("xectool", "lr-sweep", config, *sets, *options, "--write"))
+    usual = {"--seeds": SEEDS}
+    given = [str(word) for item in options.items() if item[1] != usual.get(item[0]) for word in item]
+    again = shlex.join(("xectool", "lr-sweep", config, *sets, *given, "--write"))
     return f"{train}   # or: {again}"
 
 

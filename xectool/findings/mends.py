@@ -42,7 +42,7 @@ class Change(NamedTuple):
         True
         """
         found = {*self.markers, *other.markers}  # in one order, so that files which need the same share a line
-        markers = tuple(sorted(found, key=lambda marker: (marker.value, -1 if marker[1] is None else marker[1])))
+        markers = tuple(sorted(found, key=lambda of: (of.value, -1 if of.component is None else of.component)))
         factor = self.factor if self.factor != 1.0 else other.factor
         return Change(markers, factor, self.within or other.within, self.is_finite or other.is_finite)
 

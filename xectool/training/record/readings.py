@@ -76,7 +76,7 @@ class ReadingWatch:
         lines = []
         for name, values, invalid in self._invalid(batch):
             self.num_invalid += int(invalid.sum())
-            for row, places in _by_event(invalid):
+            for row, places in _by_event(invalid) if self._num_named < MAX_NAMED else ():
                 shown = places if len(places) <= FEW_SENSORS else places[:1]
                 shown = shown[: max(0, MAX_NAMED - self._num_named)]
                 self._num_named += len(shown)
