@@ -301,7 +301,10 @@ def test_checkpoint_that_lacks_a_weight_is_not_exported(make_checkpoint: Any, tm
         engine.export(tmp_path / "partial.pt", to="safetensors", output=tmp_path / "out.safetensors")
 
 
-def test_options_that_contradict_each_other_are_refused(make_checkpoint: Any, tmp_path: Path) -> None:
+def test_options_that_contradict_each_other_are_refused(
+    make_checkpoint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.getpid", lambda: 7)  # a long name was taken where the process had three digits
     source = make_checkpoint("regressor")
     for options, said in (
         ({"to": "onnx", "output": tmp_path / "a.pt2"}, "contradict each other"),

@@ -21,6 +21,8 @@ from xectool.errors import DiskError, UsageError, in_shell
 _LONGEST_NAME: Final = 255
 _LONGEST_PATH: Final = 4095
 """What Linux takes, in bytes."""
+_LARGEST_PID: Final = 4194304
+"""Of Linux: a name is refused or taken whatever process is told it."""
 _SHORTENED: Final = 40
 
 
@@ -128,7 +130,7 @@ def _require_short(path: Path, option: str, instead: str) -> None:
             where=option,
             fix=_option(option, Path(instead.replace("\0", ""))),
         )
-    beside = (path.parent / f".{path.name}.{os.getpid()}.part").absolute()
+    beside = (path.parent / f".{path.name}.{_LARGEST_PID}.part").absolute()
     long = next((part for part in beside.parts if len(os.fsencode(part)) > _LONGEST_NAME), "")
     if long or len(os.fsencode(beside)) > _LONGEST_PATH:
         size = f"'{long[:24]}…' has {len(os.fsencode(long))} bytes" if long else "the path is beyond 4095 bytes"
