@@ -74,6 +74,12 @@ def test_there_are_commands_to_run() -> None:
     assert len(BLOCKS) >= 2
 
 
+def test_no_page_of_the_documentation_needs_a_checkout_for_its_commands() -> None:
+    """An installed package has no `examples/`; `config init` writes what a command needs."""
+    pages = {page: blocks for page, blocks in BLOCKS.items() if ROOT / "docs" in page.parents}
+    assert [page.name for page, blocks in pages.items() for *_, block in blocks if "examples/" in block] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", BLOCKS, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_commands_of_a_page_run_in_their_order(workspace: Path, warm: Any, page: Path) -> None:
