@@ -171,28 +171,48 @@ def leading_note(notes: Sequence[Cause]) -> Cause | None:
 
 
 def rank(opinions: Iterable[Opinion], suspicion: Sequence[str]) -> list[Cause]:
-    """Return one cause a code, likeliest first, each consequence right after the roots.
+    """Return one cause a code, roots likeliest first, then consequences, each after what it follows from.
 
     Args:
         opinions: What the rules said.
         suspicion: Codes in the order of suspicion; it decides between equally likely ones.
     """
     order = {code: place for place, code in reversed(list(enumerate(suspicion)))}
-    best = _one_a_symptom(list(opinions), order)
-    merged = _one_a_code(best)
-    roots, following = [], []
-    for cause in merged:
-        root = _root_of(cause, merged)
-        if root is None:
-            roots.append(cause)
-        else:
-            following.append(replace(cause, follows=root.code, evidence=(*cause.evidence, f"follows from {root.code}")))
 
     def place(cause: Cause) -> tuple[bool, bool, float, int]:
         info, slow = cause.severity is Severity.INFO, cause.code in _COSTS_TIME
         return info, slow, -cause.confidence, order.get(cause.code, len(order))
 
-    return [*sorted(roots, key=place), *sorted(following, key=place)]
+    found = sorted(_one_a_code(_one_a_symptom(list(opinions), order)), key=place)
+    led_by = _led_by(found)
+    return _after_their_roots([_following(cause, led_by.get(cause.code, "")) for cause in found])
+
+
+def _led_by(likeliest_first: Sequence[Cause]) -> dict[str, str]:
+    """Return which code led to which: of a circle the likeliest one is a root."""
+    led_by = {cause.code: root.code for cause in likeliest_first if (root := _root_of(cause, likeliest_first))}
+    for cause in likeliest_first:
+        above, seen = led_by.get(cause.code), set[str]()
+        while above is not None and above not in seen and above != cause.code:
+            seen.add(above)
+            above = led_by.get(above)
+        if above == cause.code:
+            del led_by[cause.code]
+    return led_by
+
+
+def _following(cause: Cause, root: str) -> Cause:
+    return replace(cause, follows=root, evidence=(*cause.evidence, f"follows from {root}")) if root else cause
+
+
+def _after_their_roots(likeliest_first: Sequence[Cause]) -> list[Cause]:
+    """Return the roots, and then the others, each after the one that it follows from."""
+    listed = [cause for cause in likeliest_first if not cause.follows]
+    left = [cause for cause in likeliest_first if cause.follows]
+    while left:
+        waiting = {cause.code for cause in left}
+        listed.append(left.pop(next(at for at, cause in enumerate(left) if cause.follows not in waiting)))
+    return listed
 
 
 def _one_a_symptom(opinions: Sequence[Opinion], order: dict[str, int]) -> list[Cause]:
