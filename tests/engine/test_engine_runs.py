@@ -217,3 +217,24 @@ def test_a_damaged_record_is_told_with_its_files_and_no_failure_made_of_it(
     assert "record damaged" in told
     assert f"xectool diagnose run {run}" in told
     assert "codec" not in told
+
+
+def test_a_run_whose_record_is_cut_has_ended_and_is_not_said_to_have_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It had finished, and `diagnose status` and `runs` called it failed."""
+    run = tmp_path / "one"
+    program = f"from test_engine_runs import *; make_run(Path({str(run)!r}), [3.0, 2.0, 1.0])"
+    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parent, check=True)
+    assert engine.diagnose.status(run).state == "finished", "the control"
+    (lines,) = _end(run)
+    assert boundary.run(app, ["diagnose", "status", str(run)]) == 1
+    told = " ".join(capsys.readouterr().err.split())
+    assert "ended, how is not on record: step" in told
+    assert f"{lines} is cut: it ends inside a line, after 300 bytes" in told
+    assert f"xectool diagnose run {run}" in told
+    assert boundary.run(app, ["runs", "--root", str(tmp_path)]) == 0
+    assert boundary.run(app, ["diagnose", "hang", str(run)]) == 1
+    shown = capsys.readouterr().err
+    assert "the run has ended: ended" not in shown
+    assert "failed" not in told + shown

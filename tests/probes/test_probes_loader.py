@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ import torch
 import uproot
 from xectool import engine
 from xectool.config.load import load_config
+from xectool.data.cache import deciding
 from xectool.engine.diagnose import loading_speed
 from xectool.probes.loading import epoch_time
 from xectool.probes.loading.epoch_time import StepTime, core_share, epoch_range, measure_step, predict_epoch
@@ -105,6 +107,32 @@ def test_slow_storage_makes_reading_dominant_and_a_fast_one_does_not(
     assert report.read_bytes_per_s < 2e6
     found = {finding.code: finding for finding in findings_of(facts_of(subject, report, 1e-6), ())}
     assert {"XT-LOADER-SLOW", "XT-LOADER-STORAGE"} <= found.keys()
+
+
+def test_slow_storage_leads_to_a_copy_on_a_disk_of_this_machine_as_a_whole_line(
+    subject_of: Callable[..., LoadingSubject], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said in words to copy the files; training does that itself where a key says so."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(deciding, "is_local_disk", lambda kind: True)
+    subject = subject_of(uproot.ZLIB(1), cache="off")
+    report = stages(subject, rounds=1)
+    read = dataclasses.replace(report.stages["read"], us_per_event=1e6)
+    facts = facts_of(subject, dataclasses.replace(report, stages=report.stages | {"read": read}), 1e-6)
+
+    def line(subject: LoadingSubject) -> str:
+        copying = loading_speed._copying(subject, tmp_path / "c.yaml", ["data.chunksize=64"])
+        found = {item.code: item.fix for item in findings_of(dataclasses.replace(facts, copying=copying), ())}
+        return found["XT-LOADER-STORAGE"]
+
+    word, setting = shlex.split(line(subject), comments=True)
+    assert (word, setting) == ("--set", f"data.cache={tmp_path}/home/xectool/events")
+    data = subject.config.data.model_copy(update={"cache": setting.partition("=")[2]})
+    copying = LoadingSubject.of(subject.config.model_copy(update={"data": data}))
+    assert copying.copied, "the control: what the line says has training make the copy"
+    assert line(copying).startswith(f"xectool prepare {tmp_path}/c.yaml --set data.chunksize=64   # ")
+    monkeypatch.setattr(deciding, "is_local_disk", lambda kind: False)
+    assert line(subject).startswith("xectool explain XT-LOADER-STORAGE   # no disk")
 
 
 def facts_of(subject: LoadingSubject, report: StageReport, batch_s: float) -> LoaderFacts:

@@ -136,8 +136,8 @@ class RunReader:
         status = tally.status(len(limits))
         ended = next((page for page in self.live() if page.rank == 0 and page.phase == "done"), None)
         if status.state == "killed" and status.pid and ended is not None:
-            message = REFUSED_END if ended.dropped else SILENT_END
-            return replace(status, state="failed", message=message, unwritten=True)
+            state, message = ("failed", REFUSED_END) if ended.dropped else ("ended", SILENT_END)
+            return replace(status, state=state, message=message, unwritten=True)
         original = original_of(self.run_dir, status.pid) if status.state == "running" else None
         return replace(status, state="unknown", original=str(original)) if original is not None else status
 

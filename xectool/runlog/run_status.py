@@ -18,7 +18,8 @@ SILENT_END: Final = "it ended by itself, and its last word is missing"
 
 @dataclass(frozen=True)
 class RunStatus:
-    """State of a run: ``running``, ``finished``, ``failed``, ``interrupted``, ``killed`` (ended without a word) or
+    """State of a run: ``running``, ``finished``, ``failed``, ``interrupted``, ``killed`` (ended without a word),
+    ``ended`` (by itself, and its record is cut before its last word: how is not known) or
     ``unknown`` (written on another host, which cannot be asked; or a copy, while the run goes on in ``original``).
 
     ``damaged`` counts lines that cannot be read, ``lost`` records that the disk refused; both are 0 on a healthy run.
@@ -47,7 +48,8 @@ class RunStatus:
     @property
     def said(self) -> str:
         """Return the state as a reader is told it."""
-        return f"{self.state}, {self.ended_by}" if self.ended_by else self.state
+        how = "how is not on record" if self.state == "ended" else self.ended_by
+        return f"{self.state}, {how}" if how else self.state
 
     @property
     def seconds(self) -> float:
@@ -56,8 +58,8 @@ class RunStatus:
 
     @property
     def unwritten_end(self) -> EventRecord | None:
-        """Return the last word that is missing, as far as it is known; None where the record has its end."""
-        if not self.unwritten:
+        """Return the last word that the disk refused, as far as it is known; None of a run that did not fail so."""
+        if not self.unwritten or self.state != "failed":
             return None
         return EventRecord("failed", self.updated, 0.0, self.step, self.epoch, self.message)
 

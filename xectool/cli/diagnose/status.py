@@ -21,6 +21,7 @@ _OF_STATE = {
     "failed": "the run ended with an error",
     "interrupted": "the run was asked to end",
     "killed": "its process is gone and its record has no last word",
+    "ended": "its process has ended by itself, and its record is cut before its last word",
     "unknown": "it was written on a host that cannot be asked from here, or is a copy",
 }
 
@@ -54,7 +55,7 @@ def show_status(screen: Console, result: StatusReport) -> None:
         workers = [[w.loader, w.pid, w.state, duration(w.age_s), w.file, w.entries, w.reads] for w in result.workers]
         screen.print(table("readers", ["loader", "pid", "state", "for", "file", "entries", "reads"], workers))
     why = _OF_STATE.get(result.state, f"state of the run: {result.state}")
-    screen.print(verdict_box(result.verdict, [why], result.next, not result.bad))
+    screen.print(verdict_box(result.verdict, [why, *result.damage], result.next, not result.bad))
 
 
 def _known(value: float, shown: str) -> str:

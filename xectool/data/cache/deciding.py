@@ -123,6 +123,13 @@ def planned_cache(config: RunConfig, num_events: int, elsewhere: bool = False) -
     return (needed, "") if fits else (0, _no_room(needed))
 
 
+def place_of_copy(config: RunConfig, source: EventSource) -> Path | None:
+    """Return a directory on a disk of this machine with room for a copy of events; None for urls, or without room."""
+    if any(is_remote(file.path) for file in source.files):
+        return None
+    return _place(needed_bytes(source, config), config.data.cache_limit_gb, Platform.detect())
+
+
 def choose_cache(
     config: RunConfig, sources: Sequence[EventSource], platform: Platform | None = None, wanted: bool = False
 ) -> CacheChoice:

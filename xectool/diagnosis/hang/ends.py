@@ -26,8 +26,9 @@ def ended(facts: RunFacts) -> Hang | None:
     lost = facts.state == "failed" and _LOST.search(facts.message)
     if lost and (culprit := gone(facts)) is not None:
         return culprit
-    if facts.state == "failed" or not facts.ranks:
-        return Hang("XT-HANG-DEAD", f"the run has ended: {facts.state}", (facts.message,), run)
+    if facts.state in ("failed", "ended") or not facts.ranks:
+        how = "its last word is missing" if facts.state == "ended" else facts.state
+        return Hang("XT-HANG-DEAD", f"the run has ended: {how}", (facts.message,), run)
     return None
 
 

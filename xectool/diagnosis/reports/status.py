@@ -22,6 +22,7 @@ from xectool.diagnosis.evidence.files import (
 )
 from xectool.diagnosis.evidence.kernel import HELD, held_launcher, process_state
 from xectool.errors import in_shell
+from xectool.runlog.damage import record_damage
 from xectool.runlog.file_locks import command_of
 from xectool.runlog.process import start_ticks
 from xectool.runlog.reader import RunReader, RunStatus
@@ -46,7 +47,7 @@ class RankLine:
     Attributes:
         state: ``live``; ``stopped`` or ``traced``, by a signal or a debugger; ``late`` (longer in its phase than usual,
             or no heartbeat); beyond ``guards.hang_s`` ``slow`` (the heartbeat goes on) or ``stuck`` (it does not); or
-            the end of the run: ``finished``, ``failed``, ``interrupted``, ``killed``, ``unknown``.
+            the end of the run: ``finished``, ``failed``, ``interrupted``, ``killed``, ``ended``, ``unknown``.
         phase_age_s: Seconds the phase has lasted; of a rank that is gone, until it was last heard of.
     """
 
@@ -93,6 +94,7 @@ class StatusReport:
         next: What to do, as a line to paste; empty where nothing is to be done.
         ranks: One line a rank.
         workers: One line a reading thread.
+        damage: Of a run whose last word is missing, what of its record cannot be read: a line a file.
     """
 
     run: str
@@ -102,6 +104,7 @@ class StatusReport:
     next: str
     ranks: tuple[RankLine, ...]
     workers: tuple[WorkerLine, ...]
+    damage: tuple[str, ...] = ()
 
 
 def status_report(run_dir: Path, reader: RunReader | None = None) -> StatusReport:
@@ -136,7 +139,8 @@ def status_report(run_dir: Path, reader: RunReader | None = None) -> StatusRepor
     if status.original:
         verdict, line = f"a copy, {verdict}; the run goes on in {status.original}", "xectool diagnose status {run}"
     run = in_shell(status.original or run_dir)
-    return StatusReport(str(run_dir), verdict, status.state, bad, line.format(run=run), ranks, workers)
+    damage = record_damage(run_dir) if status.state in ("killed", "ended") else ()
+    return StatusReport(str(run_dir), verdict, status.state, bad, line.format(run=run), ranks, workers, damage)
 
 
 def _live(state: str) -> str:
@@ -219,9 +223,8 @@ _HANG: Final = "xectool diagnose hang {run}"
 
 
 def _worker(slot: SlotView, files: Mapping[str, tuple[str, ...]], is_wanted: bool) -> WorkerLine:
-    alive = start_ticks(slot.pid) == slot.pid_start
+    alive, reading = start_ticks(slot.pid) == slot.pid_start, slot.state == "read"
     held = _held_state(slot.pid) if alive and slot.state != "exit" else ""
-    reading = slot.state == "read"
     return WorkerLine(
         loader=slot.loader,
         pid=slot.pid,
@@ -235,11 +238,9 @@ def _worker(slot: SlotView, files: Mapping[str, tuple[str, ...]], is_wanted: boo
 
 
 def _state(slot: SlotView, alive: bool, is_wanted: bool) -> str:
-    if alive or slot.state == "exit":
-        return slot.state
     # An idle one leaves nothing undone where the run is over, or another validation may start others.
     is_over = slot.state == "idle" and not (is_wanted and slot.loader == "training")
-    return "ended" if is_over else f"{_GONE}{slot.state}"
+    return slot.state if alive or slot.state == "exit" else "ended" if is_over else f"{_GONE}{slot.state}"
 
 
 def _lost(workers: tuple[WorkerLine, ...]) -> WorkerLine | None:
@@ -247,8 +248,7 @@ def _lost(workers: tuple[WorkerLine, ...]) -> WorkerLine | None:
 
 
 def _held_state(pid: int) -> str:
-    state = process_state(pid)
-    return state if state in HELD else ""
+    return state if (state := process_state(pid)) in HELD else ""
 
 
 def _held(run_dir: Path, ranks: tuple[RankLine, ...], workers: tuple[WorkerLine, ...]) -> dict[int, str]:
@@ -282,7 +282,7 @@ def _verdict(ranks: tuple[RankLine, ...], state: str, held: dict[int, str], usua
     """Return the verdict, whether it is bad, and the line to paste, with ``{run}`` in place of the run."""
     if held:
         return "; ".join(held.values()), True, "kill -CONT " + " ".join(map(str, held))
-    bad = any(rank.state in ("stuck", "slow", "killed", "failed") for rank in ranks)
+    bad = any(rank.state in ("stuck", "slow", "killed", "failed", "ended") for rank in ranks)
     behind = [rank for rank in ranks if rank.step < max(item.step for item in ranks)]
     odd = [rank for rank in ranks if rank.state in ("stuck", "slow", "late")]
     if odd:
@@ -295,4 +295,5 @@ def _verdict(ranks: tuple[RankLine, ...], state: str, held: dict[int, str], usua
     if behind:
         verdict = f"rank {behind[0].rank} behind by {max(item.step for item in ranks) - behind[0].step} steps"
         return verdict, bad, line
-    return f"{_live(state)}: step {ranks[0].step}, epoch {ranks[0].epoch}", bad, line
+    said = "ended, how is not on record" if state == "ended" else _live(state)
+    return f"{said}: step {ranks[0].step}, epoch {ranks[0].epoch}", bad, line

@@ -12,7 +12,8 @@ from xectool.config.cgroups import num_cores
 from xectool.config.load import load_config
 from xectool.config.platform import available_memory
 from xectool.config.root import RunConfig
-from xectool.errors import UsageError, counted, duration
+from xectool.data.cache.deciding import place_of_copy
+from xectool.errors import UsageError, counted, duration, in_shell
 from xectool.findings import Finding
 from xectool.probes.loading.epoch_time import EpochTime, StepTime, core_share, epoch_range, measure_step, predict_epoch
 from xectool.probes.loading.events import LoadingSubject, Setting, cached_share, events_per_basket, whole_basket_chunk
@@ -118,7 +119,8 @@ def loader(
     """
     _check(max_events, seconds, step_ms)
     path = Path(config).expanduser()
-    loaded = load_config(path / CONFIG_FILE if path.is_dir() else path, overrides).config
+    file = path / CONFIG_FILE if path.is_dir() else path
+    loaded = load_config(file, overrides).config
     execution = plan_execution(loaded.training, device)
     subject, ranks = LoadingSubject.of(loaded), loaded.distributed.num_gpus
     cached, began = cached_share(subject), time.perf_counter()
@@ -135,6 +137,7 @@ def loader(
     copy_rate, cores = stages.copy_events_per_s, num_cores(ranks)
     later = predict_epoch(subject, current, copy_rate, stages, step, cores) if subject.copied else None
     facts = replace(_facts(subject, stages, cached, now), later=later, readers_start_s=readers_start_s)
+    facts = replace(facts, copying=_copying(subject, file, overrides))
     return _result(facts, verdict, step, (current, chosen, reason), then, (budget, subject.copied))
 
 
@@ -183,6 +186,17 @@ def _facts(subject: LoadingSubject, stages: StageReport, cached: float, epoch: E
         memory_bytes=available_memory(),
         example=next(file.path for file in subject.source.files if file.num_entries),
     )
+
+
+def _copying(subject: LoadingSubject, file: Path, overrides: Sequence[str]) -> str:
+    """Return what has training read a copy of the events on a disk of this machine; empty where nothing does."""
+    if subject.copied:
+        settings = (f"--set {in_shell(setting)}" for setting in overrides)
+        prepare = " ".join(["xectool prepare", in_shell(file), *settings])
+        return f"{prepare}   # makes the copy before the first epoch; training makes it beside that one"
+    place = place_of_copy(subject.config, subject.source)
+    said = "training makes a copy there beside its first epoch, and reads it from then on"
+    return f"--set {in_shell(f'data.cache={place}')}   # {said}" if place else ""
 
 
 def _result(

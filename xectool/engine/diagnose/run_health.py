@@ -38,7 +38,7 @@ class RunHealth(Health):
 
     Attributes:
         run_dir: The run.
-        state: ``running``, ``finished``, ``failed``, ``interrupted``, ``killed`` or ``unknown``.
+        state: ``running``, ``finished``, ``failed``, ``interrupted``, ``killed``, ``ended`` or ``unknown``.
         steps: Optimizer steps that count.
         verdict: One line.
         causes: Faults, most likely first, consequences after their roots.

@@ -16,6 +16,7 @@ FEW_EVENTS_PER_BASKET = 16
 _SLOW_CODEC_SHARE = 0.5
 _OPEN_SHARE = 0.2
 _REPEATS = 1.5
+_FASTER = "xectool explain XT-LOADER-STORAGE   # no disk of this machine has room for a copy, or the files are urls"
 _NAMES = {"ZL": "zlib", "XZ": "lzma", "L4": "lz4", "ZS": "zstd", "CS": "old zlib"}
 
 
@@ -37,6 +38,7 @@ class LoaderFacts:
         memory_bytes: Memory that may be used.
         example: One of the files.
         readers_start_s: Seconds until readers give their first window, beyond reading it.
+        copying: What has training read a copy of the events on a disk of this machine; empty where nothing does.
     """
 
     stages: StageReport
@@ -52,6 +54,7 @@ class LoaderFacts:
     example: str
     later: EpochTime | None = None
     readers_start_s: float = 0.0
+    copying: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return what is not shown elsewhere."""
@@ -125,5 +128,6 @@ def _causes(facts: LoaderFacts, severity: Severity) -> Iterator[Finding]:
     if stages.stages["read"].us_per_event - stages.open_us > 0.5 * whole:
         rate = f"{stages.read_bytes_per_s / 1e6:.4g} MB/s"
         problem = f"the storage gives {rate}, and waiting for it is most of loading"
-        fix = "copy the files to local storage, and point data.train_path there"
-        yield Finding("XT-LOADER-STORAGE", severity, problem, facts.example, (f"read: {rate}",), fix)
+        yield Finding(
+            "XT-LOADER-STORAGE", severity, problem, facts.example, (f"read: {rate}",), facts.copying or _FASTER
+        )

@@ -21,7 +21,9 @@ _MAX_POINTS: Final = 1000
 _FIRST_RETRY_S: Final = 1.0
 _LAST_RETRY_S: Final = 30.0
 _LEAST_DRAIN_S: Final = 5.0
-_END_STATUS: Final = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "killed": "KILLED"}
+_END_STATUS: Final = {"finished": "FINISHED", "failed": "FAILED"} | dict.fromkeys(
+    ("interrupted", "killed", "ended"), "KILLED"
+)
 
 
 class Store(Protocol):
