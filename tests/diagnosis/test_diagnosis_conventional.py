@@ -93,6 +93,15 @@ def test_hidden_sensors_are_compared_with_the_best_estimate_of_the_last_epoch(co
     assert note.problem.endswith(": mae_npho 0.4 against 0.2")
 
 
+def test_a_masked_autoencoder_is_compared_with_the_best_constant(course: Any, write_run: Write) -> None:
+    """It hides more than what conventional estimates could be made from; nothing said whether it had learned."""
+    for rmse, told in ((0.3, []), (0.5, ["worse than a constant: rmse_npho 0.5 against 0.4"])):
+        run = scored(course, flat(0.5), kind="mae")
+        run.epochs[EPOCHS]["metrics"] |= {"rmse_npho": rmse, "baseline_constant_rmse_npho": 0.4}
+        notes = engine.diagnose.run(write_run(run)).notes
+        assert [note.problem for note in notes if note.code == "XT-CONVENTIONAL"] == told
+
+
 def test_a_run_that_goes_on_is_not_compared(course: Any, write_run: Write) -> None:
     found = engine.diagnose.run(write_run(scored(course, flat(2.0), end="killed")))
     assert "XT-CONVENTIONAL" not in [note.code for note in found.notes]

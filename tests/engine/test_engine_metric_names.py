@@ -61,7 +61,7 @@ def test_every_metric_that_is_printed_or_recorded_is_explained(
     events = str(config.parent / "events.root")
     predicted = engine.predict(str(trained.checkpoint_best), [events], output=tmp_path / "p.root")
     (epoch,) = RunReader(Path(trained.run_dir)).epochs()
-    names = {*epoch.metrics, *trained.metrics, *predicted.metrics, *(row[0] for row in trained.headline_rows())}
+    names = {*epoch.metrics, *trained.metrics, *predicted.metrics, *(row[0] for row in trained.headlines()[1])}
     unexplained = []
     for name in (name.partition(" [")[0] for name in names):
         try:

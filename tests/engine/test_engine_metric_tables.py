@@ -37,6 +37,15 @@ def test_an_inpainter_is_told_by_its_headlines_first_and_the_faces_side_by_side(
     assert rest == [["masked_of_all", 0.1]]
 
 
+def test_a_masked_autoencoder_stands_beside_the_best_constant() -> None:
+    """Nothing said whether one had learned."""
+    metrics = {"val/loss": 1.0, "mae_npho": 0.2, "rmse_npho": 0.3, "baseline_constant_rmse_npho": 0.4}
+    columns, rows = tables_of(metrics | {"baseline_constant_rmse_us_npho": 0.6})[""]
+    assert columns == ("metric", "network", "constant")
+    assert rows == [["val/loss", 1.0, ""], ["mae_npho", 0.2, ""], ["rmse_npho", 0.3, 0.4]]
+    assert tables_of(metrics | {"baseline_neighbour_rmse_npho": 0.1})[""][0][2] == "conventional"
+
+
 def test_no_metric_is_left_out_nor_shown_twice() -> None:
     metrics = {"energy_bias": 1.0, "val/energy/loss": 2.0, "val/loss": 3.0, "energy_res_68pct": 4.0, "own": 5.0}
     tables = tables_of(metrics | {"baseline_energy": 6.0})
@@ -50,7 +59,7 @@ def test_the_headlines_of_training_and_prediction_are_the_same() -> None:
     from xectool.engine.training_run.result import TrainResult
 
     metrics = dict.fromkeys(HEADLINES, 1.0)
-    assert [list(row) for row in TrainResult("r", "finished", metrics=metrics).headline_rows()] == tables_of(metrics)[
+    assert [list(row) for row in TrainResult("r", "finished", metrics=metrics).headlines()[1]] == tables_of(metrics)[
         ""
     ][1]
     assert set(HEADLINE_METRICS.values()) <= set(HEADLINES)

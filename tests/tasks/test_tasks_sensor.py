@@ -297,6 +297,36 @@ def test_the_baselines_fill_the_same_sensors_and_are_not_computed_twice(monkeypa
     assert found["baseline_solid_angle_mae_npho"] > 0
 
 
+@pytest.mark.parametrize("kind", ["mae", "inpainter"])
+def test_the_best_constant_of_each_face_stands_beside_the_network(kind: str) -> None:
+    """Of a masked autoencoder nothing told whether it had learned; batches add up to one."""
+    network, task = made(kind, {"predict_channels": ["npho", "time"]}, track_mae_rmse=True)
+    whole, accumulator = task.prepare(events()), task.accumulator()
+    for rows in (slice(0, 4), slice(4, 6)):
+        piece = part(events(), rows)
+        accumulator.update(network(*task.inputs(piece)), piece)
+    found = accumulator.compute()
+    scored, targets = task.loss_fn.weights(whole) > 0, task.loss_fn.targets(whole).double()
+    squares = hidden = 0.0
+    for number, face in enumerate(faces.FACES):
+        on_face = torch.from_numpy(faces.face_ids() == number)
+        for index, channel in enumerate(task.channels):
+            values = targets[..., index][scored[..., index] & on_face]
+            expected = float(values.std(correction=0))
+            assert found[f"baseline_constant_rmse_{face}_{channel}"] == pytest.approx(expected, rel=1e-9)
+            if channel == "npho":
+                squares, hidden = squares + len(values) * expected**2, hidden + len(values)
+    assert found["baseline_constant_rmse_npho"] == pytest.approx((squares / hidden) ** 0.5, rel=1e-9)
+
+
+def test_whether_anything_was_learned_is_told_without_asking() -> None:
+    network, task = made("mae", {"predict_channels": ["npho", "time"]})
+    accumulator = task.accumulator()
+    accumulator.update(network(*task.inputs(events())), events())
+    errors = {name for name in accumulator.compute() if "rmse" in name or name.startswith("mae")}
+    assert errors == {f"{of}rmse_{channel}" for of in ("", "baseline_constant_") for channel in ("npho", "time")}
+
+
 def _must_not_run(*_: object) -> None:
     raise AssertionError("scored again")
 

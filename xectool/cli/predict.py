@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,6 +10,9 @@ from xectool.cli.options import DeviceOption, JsonOption, MaxEventsOption
 from xectool.cli.progress import watcher
 from xectool.cli.render import Output, table
 from xectool.errors import UsageError, counted
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 DEFAULT_OUTPUT = "predictions.root"
 DEAD_HELP = (
@@ -155,4 +158,10 @@ def _compare(model: str, data: list[str], options: dict[str, Any], json: bool) -
     with watcher(quiet=json) as observer:
         result = engine.compare(model, data, **options, observer=observer)
     shown = table(result.title(), *result.table())
-    Output("predict", json).result(result.as_dict(), findings=result.findings, human=lambda screen: screen.print(shown))
+    told = "\n".join(result.verdict())
+
+    def human(screen: Console) -> None:
+        screen.print(shown)
+        screen.print(told, markup=False)
+
+    Output("predict", json).result(result.as_dict(), findings=result.findings, human=human)

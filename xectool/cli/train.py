@@ -90,16 +90,13 @@ def _show(result: TrainResult, again: str, json: bool, recent: Sequence[str] = (
     ran_away = ", but diverged" if result.status == "finished" else " and diverged"
     done = _DONE.get(result.status, result.status) + (ran_away if result.diverged else "")
     best = f", best epoch {result.best_epoch} of {result.epochs}" if result.best_epoch else ""
-    rows, columns = result.headline_rows(), ["metric", "network", "conventional"]
-    shown = 3 if any(row[2] != "" for row in rows) else 2  # nothing conventional does what a masked autoencoder does
+    columns, rows = result.headlines()
     title = f"{done}: {result.run_dir}{best}"
     told = [found for found in result.findings if _is_told(found, recent)]  # what has scrolled away is told again
     pages = [path for path in result.artifacts if path.endswith(".html")]
 
     def human(screen: Console) -> None:
-        screen.print(table(title, columns[:shown], [row[:shown] for row in rows])) if rows else screen.print(
-            title, markup=False
-        )
+        screen.print(table(title, columns, rows)) if rows else screen.print(title, markup=False)
         if result.diverged and not any(result.diverged in found.problem for found in result.findings):
             screen.print(result.diverged, markup=False)
         for page in pages:

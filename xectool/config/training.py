@@ -200,7 +200,9 @@ class SensorTrainingConfig(TrainingConfig):
     time: TimeLossConfig = section(TimeLossConfig, "Time channel")
     npho_loss_weight: NphoLossWeightConfig = section(NphoLossWeightConfig, "Photon weighting of the photon loss")
     intensity_reweighting: IntensityReweightingConfig = section(IntensityReweightingConfig, "Event weights")
-    track_mae_rmse: Bool = knob(False, "Log mean absolute and root mean square errors of validation")
+    track_mae_rmse: Bool = knob(
+        False, "Log errors of validation by face, in photons and as mean absolute ones, not the root mean square alone"
+    )
     track_metrics: Bool = knob(False, "Log training losses per face and channel beside train/loss")
 
 
@@ -214,7 +216,9 @@ class InpainterTrainingConfig(SensorTrainingConfig):
     """Training of the inpainter."""
 
     epochs: Int = knob(50, "Passes over the training events", "epochs", gt=0, le=1_000_000)
-    track_mae_rmse: Bool = knob(True, "Log mean absolute and root mean square errors of validation")
+    track_mae_rmse: Bool = knob(
+        True, "Log errors of validation by face, in photons and as mean absolute ones, not the root mean square alone"
+    )
     track_metrics: Bool = knob(True, "Log training losses per channel beside train/loss")
     baseline_hops: Int = knob(
         1, "Reach k of the conventional estimates reported beside the network: neighbours within k hops", "hops", ge=1,

@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from xectool.config.root import RunConfig
+from xectool.config.tasks import HEADLINE_METRICS
 from xectool.data.dead_masks import open_dead_sensors
 from xectool.data.events import EventSource
 from xectool.engine.input_events import open_events
@@ -36,6 +37,10 @@ from xectool.training.process.memory_faults import memory_faults
 from xectool.training.process.progress import NullObserver, Observer
 
 VARIANTS = ("raw", "neighbour", "inpainted")
+SIGMAS: Final = 3.0
+"""Errors by which a difference of the same events is told as one."""
+_BETTER, _WORSE, _NEITHER = "better in", "worse in", f"no difference beyond {SIGMAS:g} errors in"
+_UNKNOWN = "too few events to tell in"
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,18 @@ class CompareResult:
                 change = f"{row.differences[name]:+.3g} {spread}"
                 rows.append(["", "", name, row.values[name], change])
         return ["metric", "events", "variant", "value", f"minus {reference}"], rows
+
+    def verdict(self) -> list[str]:
+        """Return of each variant but the first in which headline metrics it is better or worse, beyond the errors."""
+        rows = [row for row in self.rows if row.metric == HEADLINE_METRICS[row.task]]
+        return [self._of(name, rows) for name in self.variants[1:]]
+
+    def _of(self, name: str, rows: Sequence[PairedMetric]) -> str:
+        told: dict[str, list[str]] = {_BETTER: [], _WORSE: [], _NEITHER: [], _UNKNOWN: []}
+        for row in rows:
+            told[_change(row.differences[name], row.errors[name])].append(with_unit(row.metric))
+        said = "; ".join(f"{word} {', '.join(metrics)}" for word, metrics in told.items() if metrics)
+        return f"{name} against {self.variants[0]}: {said}"
 
 
 def compare(  # noqa: PLR0913 - the function is the command: one argument an option
@@ -154,6 +171,15 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
     taken = (*loaded.notes, *assumed_losses(loaded, str(model)), *(() if filling is None else filling.notes))
     findings = (*taken, *source.findings, *notes, *_nothing_dead(per_event))
     return CompareResult(found.num_events, tuple(variants), sensors.origin, per_event, reach, found.metrics, findings)
+
+
+def _change(difference: float, error: float) -> str:
+    """Return what a difference says of a metric whose smaller values are better."""
+    if not math.isfinite(difference) or not math.isfinite(error):
+        return _UNKNOWN
+    if abs(difference) <= SIGMAS * error:
+        return _NEITHER
+    return _BETTER if difference < 0 else _WORSE
 
 
 def _no_truth(loaded: LoadedModel, source: EventSource) -> DataUnusable:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from xectool.config.model import FACE_NAMES
-from xectool.runlog.conventional import PREFIX, conventional
+from xectool.runlog.conventional import CONSTANT, PREFIX, conventional
 from xectool.runlog.metrics import Named, find_metric, metric_names, with_unit
 
 HEADLINES: Final = (
@@ -21,6 +21,7 @@ HEADLINES: Final = (
     "mae_npho",
     "rmse_npho",
     "mae_time",
+    "rmse_time",
 )
 BY_FACE: Final = ("metric", "all", *FACE_NAMES)
 NETWORK: Final = "network"
@@ -37,13 +38,19 @@ def headline_rows(metrics: Mapping[str, float]) -> list[tuple[str, object, objec
     return rows
 
 
+def headlines(metrics: Mapping[str, float]) -> tuple[tuple[str, str, str], list[tuple[str, object, object]]]:
+    """Return the columns and rows of the metrics that are read first, the best other estimate in the last column."""
+    beside = {estimator for metric in HEADLINES if metric in metrics for estimator in conventional(metric, metrics)}
+    return ("metric", NETWORK, CONSTANT if beside == {CONSTANT} else "conventional"), headline_rows(metrics)
+
+
 def face_rows(metrics: Mapping[str, float]) -> dict[str, Rows]:
     """Return the errors at hidden sensors, a row a metric and a column a face, of the network and each estimator."""
     found: dict[str, Rows] = {}
     for named in _of_faces(metrics):
         if named.words["face"]:
             continue
-        estimator = named.words.get("estimator", "")
+        estimator = named.estimator
         own = named.name.removeprefix(estimator)
         cells = [_short(metrics.get(_at_face(named, f"{face}_"))) for face in FACE_NAMES]
         rows = found.setdefault(estimator.removeprefix(PREFIX).rstrip("_") or NETWORK, [])

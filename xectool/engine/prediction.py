@@ -27,7 +27,7 @@ from xectool.engine.loading import (
     served_in_order,
     told_of,
 )
-from xectool.engine.metric_tables import BY_FACE, NETWORK, face_rows, headline_rows, other_rows
+from xectool.engine.metric_tables import BY_FACE, face_rows, headlines, other_rows
 from xectool.engine.model_files import exported_format
 from xectool.engine.output_places import files_read, require_file_place, require_folder
 from xectool.engine.training_run.artifacts import Scored, Target, draw_predictions, predict_scored, watched
@@ -86,8 +86,9 @@ class PredictResult:
 
     def tables(self) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[object]]]]:
         """Yield title, columns and rows of each table of metrics: the headline ones first."""
-        if headlines := headline_rows(self.metrics):
-            yield "", ("metric", NETWORK, "conventional"), headlines
+        columns, first = headlines(self.metrics)
+        if first:
+            yield "", columns, first
         for of, rows in face_rows(self.metrics).items():
             yield f"hidden sensors by face: {of}", BY_FACE, rows
         if rest := other_rows(self.metrics):

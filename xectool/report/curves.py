@@ -29,7 +29,7 @@ from xectool.report.style import (
     save,
 )
 from xectool.report.written import Written
-from xectool.runlog.conventional import conventional
+from xectool.runlog.conventional import CONSTANT, conventional
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,8 @@ CURVES: tuple[tuple[str, float, tuple[Line, ...]], ...] = (
     ("time loss", 1.0, _losses("loss_time")),
     ("loss by face (dashed: training)", 1.0, _FACE_LOSSES),
     ("mean |photon residual| by face", 1.0, tuple(Line(f"mae_{face}_npho", face, color) for face, color in _FACES)),
+    ("rms photon residual", 1.0, (Line("rmse_npho", "network"),)),
+    ("rms time residual", 1.0, (Line("rmse_time", "network"),)),
     ("opening angle $p_{68}$ [deg]", 1.0, (Line("angle_resolution_68pct", "network"),)),
     ("energy $p_{68}$ [MeV]", 1e3, (Line("energy_res_68pct", "network"),)),
     ("timing $p_{68}$ [ps]", 1e12, (Line("timing_res_68pct", "network"),)),
@@ -135,7 +137,9 @@ def _draw(axes: Axes, rows: list[dict[str, Any]], title: str, factor: float, lin
         _mark_best(axes, drawn[0], largest="accuracy" in first)
     baselines = _baselines(rows, first)
     if baselines:
-        axes.axhline(factor * min(baselines), color=PURPLE, linewidth=1.2, linestyle="--", label="conventional")
+        estimate, of = min(baselines)
+        label = CONSTANT if of == CONSTANT else "conventional"
+        axes.axhline(factor * estimate, color=PURPLE, linewidth=1.2, linestyle="--", label=label)
     if len(drawn) > 1 or baselines:
         axes.legend(loc="upper right", ncols=2 if len(drawn) > 3 else 1)
     axes.set(xlabel="epoch", ylabel=title)
@@ -144,10 +148,10 @@ def _draw(axes: Axes, rows: list[dict[str, Any]], title: str, factor: float, lin
         axes.set_xlim(rows[0]["epoch"] - 0.5, rows[0]["epoch"] + 0.5)
 
 
-def _baselines(rows: list[dict[str, Any]], metric: str) -> list[float]:
-    """Return what conventional estimators have for a metric, in the last epoch that scored them."""
+def _baselines(rows: list[dict[str, Any]], metric: str) -> list[tuple[float, str]]:
+    """Return what conventional estimators have for a metric, with their names, in the last epoch that scored them."""
     for row in reversed(rows):
-        found = [row[name] for name in conventional(metric, row).values() if _finite(row[name])]
+        found = [(row[name], of) for of, name in conventional(metric, row).items() if _finite(row[name])]
         if found:
             return found
     return []

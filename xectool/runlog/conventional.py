@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from xectool.config.tasks import HEADLINE_METRICS
 
 PREFIX = "baseline_"
+CONSTANT = "constant"
+"""Estimator that does not look at the event; a masked autoencoder, which hides most sensors, has no other beside it."""
 _OF_A_TASK = {metric: PREFIX + task for task, metric in HEADLINE_METRICS.items()}
 
 

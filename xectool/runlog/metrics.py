@@ -27,6 +27,7 @@ _WORDS = {
     "term": _TERMS,
     "any_term": (*TASK_NAMES, *_TERMS),
     "estimator": ("", *(f"baseline_{name}_" for name in _ESTIMATORS)),
+    "constant": ("baseline_constant_",),
 }
 _PLACE = re.compile(r"\{(\w+)\}")
 _ABBREVIATED = ("", "val/", "train/", "perf/", "task/", "channel/", "step/")
@@ -79,6 +80,11 @@ class Named:
         """What the name stands for, its unit and which way is better, a line each."""
         told = ["Unit: none" if self.unit == "1" else f"Unit: {self.unit}", f"Better: {self.metric.better}"]
         return "\n".join([self.metric.meaning, *self._of_words(), *told])
+
+    @property
+    def estimator(self) -> str:
+        """Beginning of the name that tells the estimator beside the network; empty for the network."""
+        return self.words.get("estimator", "") or self.words.get("constant", "")
 
     def _of_words(self) -> Iterator[str]:
         face, estimator = self.words.get("face", ""), self.words.get("estimator", "")
@@ -180,6 +186,9 @@ METRICS: tuple[Metric, ...] = (
         Metric("{estimator}bias_{face}photons", "mean(p - y) of the light; > 0: too much light.", "photons", NEAR_0),
         Metric("mae_{face}time", f"mean |p - y| of the times of {_HIDDEN}.", _NETWORK),
         Metric("rmse_{face}time", "Square root of mean (p - y)^2 of the times of the hidden sensors.", _NETWORK),
+        Metric("{constant}rmse_{face}{channel}",
+               "The same of a prediction that does not look at the event, the mean hidden reading of the face: what a "
+               "network that has learned lies below.", _NETWORK),
     ),
     *_group(
         "How much was hidden (train/: over the steps of an epoch; without: in validation or prediction)",

@@ -45,7 +45,7 @@ class SensorMetrics(MetricAccumulator):
         self._sums: dict[str, np.ndarray] = {
             "loss": np.zeros((2, len(task.terms))),  # sums, weights
             "ratio": np.zeros(3),  # hidden with a reading, with a reading, all sensors
-            "errors": np.zeros((3, num_faces, num_channels)),  # absolute, squared, count
+            "errors": np.zeros((5, num_faces, num_channels)),  # absolute, squared, count; truth, its square
             "photons": np.zeros((num_faces, len(STATISTICS))),
             "baselines": np.zeros((len(names), num_faces, len(STATISTICS))),
         }
@@ -77,17 +77,23 @@ class SensorMetrics(MetricAccumulator):
 
         ``val/loss`` is the objective; ``val/loss_<term>`` the mean loss of each term, ``val/loss_<face>`` and
         ``val/loss_<channel>`` its sums. ``mae_``, ``rmse_`` (network units) and for photons also ``bias_`` come for all
-        sensors and for each face, the same of a conventional estimator with ``baseline_<name>_`` in front. The ratios
-        are ``masked_of_valid``, ``masked_of_all`` and ``hidden_of_all``, the last with sensors that have no reading.
+        sensors and for each face where ``training.track_mae_rmse`` asks for them, else ``rmse_`` of all alone. In front
+        of those of a conventional estimator stands ``baseline_<name>_``, and ``baseline_constant_rmse_`` is that of the
+        mean hidden reading of each face, which no constant is better than. The ratios are ``masked_of_valid``,
+        ``masked_of_all`` and ``hidden_of_all``, the last with sensors that have no reading.
         """
         sums, counts = (torch.from_numpy(row) for row in self._sums["loss"])
         found = {"val/loss": self._task.combine(sums, counts)}
         found |= {f"val/{name}": value for name, value in self._task.mean_losses(*self._sums["loss"]).items()}
         found |= self._task.tally_metrics(self._sums["ratio"].tolist())
+        errors = self._channel_errors()
         if self._task.training_config.track_mae_rmse:
-            found |= self._channel_errors()
+            found |= errors
             if "npho" in self._task.channels:
                 found |= error_metrics("", self._sums["photons"])
+        else:  # what tells whether anything was learned
+            told = [f"{of}rmse_{channel}" for channel in self._task.channels for of in ("", "baseline_constant_")]
+            found |= {name: errors[name] for name in told if name in errors}
         for name, row in zip(self._baseline_names, self._sums["baselines"], strict=True):
             found |= error_metrics(f"baseline_{name}_", row)
         return found
@@ -110,9 +116,11 @@ class SensorMetrics(MetricAccumulator):
         self._worst.merge({k.removeprefix("worst/"): v for k, v in state.items() if k.startswith("worst/")})
 
     def _add_errors(self, prediction: Tensor, scored: Tensor, batch: MaskedBatch) -> None:
-        error = torch.where(scored, prediction - self._task.loss_fn.targets(batch), 0.0).double()
-        by_face = self._task.faces
-        parts = [by_face.sums(part.sum(dim=0)) for part in (error.abs(), error.square(), scored.double())]
+        targets = self._task.loss_fn.targets(batch)
+        error = torch.where(scored, prediction - targets, 0.0).double()
+        truth = torch.where(scored, targets, 0.0).double()
+        by_face, columns = self._task.faces, (error.abs(), error.square(), scored.double(), truth, truth.square())
+        parts = [by_face.sums(part.sum(dim=0)) for part in columns]
         self._sums["errors"] += torch.stack(parts).cpu().numpy()
         if "npho" in self._task.channels:
             channel = self._task.channels.index("npho")
@@ -134,8 +142,22 @@ class SensorMetrics(MetricAccumulator):
         for index, channel in enumerate(self._task.channels):
             table = self._sums["errors"][..., index]
             named = ("", table.sum(axis=1)), *((f"{face}_", table[:, i]) for i, face in enumerate(faces.FACES))
-            for name, (absolute, square, count) in named:
+            for name, (absolute, square, count, *_) in named:
                 if count > 0:
                     found[f"mae_{name}{channel}"] = float(absolute / count)
                     found[f"rmse_{name}{channel}"] = float(np.sqrt(square / count))
+            found |= _of_constants(table, channel)
         return found
+
+
+def _of_constants(table: np.ndarray, channel: str) -> dict[str, float]:
+    """Return the errors where every hidden reading of a face is predicted as their mean, from sums, shape (5, F)."""
+    _, _, count, truth, square = table
+    scatter = (square - np.divide(truth**2, count, out=np.zeros_like(truth), where=count > 0)).clip(min=0.0)
+    sums = {"": (scatter.sum(), count.sum())}
+    sums |= {f"{face}_": pair for face, pair in zip(faces.FACES, zip(scatter, count, strict=True), strict=True)}
+    return {
+        f"baseline_constant_rmse_{name}{channel}": float(np.sqrt(of_all / hidden))
+        for name, (of_all, hidden) in sums.items()
+        if hidden > 0
+    }

@@ -15,10 +15,10 @@ from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import mapping, number
 from xectool.diagnosis.rules.learning import other_lr
 from xectool.findings import Severity
-from xectool.runlog.conventional import conventional
+from xectool.runlog.conventional import CONSTANT, conventional
 from xectool.runlog.metrics import with_unit
 
-COMPARED: Final = (*HEADLINE_METRICS.values(), "mae_npho")  # smaller is better
+COMPARED: Final = (*HEADLINE_METRICS.values(), "mae_npho", "rmse_npho", "rmse_time")  # smaller is better
 SIGMAS: Final = 3.0  # the 68th percentile of N errors is known to about 1 / sqrt(N) of itself
 LEAST_SLOPE: Final = 0.1  # of a metric that falls as a power of the epochs; at less ten times as many gain a fifth
 TRY_EPOCHS, TRY_STEPS = 5, 1000  # of fewer no curve tells where it ends; the quickstart is better after 1504
@@ -27,11 +27,12 @@ LEAST_LONGER, MOST_LONGER, UNKNOWN_LONGER = 2.0, 10.0, 5.0  # times the epochs o
 
 @dataclass(frozen=True)
 class Compared:
-    """One metric of the network, beside that of the best conventional estimator."""
+    """One metric of the network, beside that of the best conventional estimator, or of a constant."""
 
     metric: str
     network: float
     estimate: float
+    of: str
 
     def is_worse(self, num_events: float) -> bool:
         """Return whether the network is worse by more than so many events scatter by."""
@@ -64,10 +65,11 @@ class WorseThanConventional(DiagnosisRule):
         over = end is not None and end.data.get("status") == "early_stopped"
         young = not over and (not fixes.has_finished(evidence) or _is_a_try(evidence))
         falls = not over and (still_falling(evidence) or slope >= LEAST_SLOPE)
+        beside = "a constant" if all(one.of == CONSTANT for one in worse) else "the conventional estimate"
         yield Cause(
             code=self.code,
             confidence=0.8,
-            problem=f"{'not yet better' if young or falls else 'worse'} than the conventional estimate"
+            problem=f"{'not yet better' if young or falls else 'worse'} than {beside}"
             f"{', and still falling' if falls else ''}: {', '.join(one.text() for one in worse)}",
             evidence=(f"over the same {num_events:g} validation events, by more than so many scatter by",),
             fix=_longer(evidence, last, slope) if young or falls else other_lr(evidence),
@@ -84,10 +86,11 @@ def _compared(evidence: Evidence) -> list[Compared]:
     scored = {**(evidence.epochs[-1].metrics if evidence.epochs else {}), **mapping(end.data.get("metrics"))}
     found = []
     for metric in (name for name in COMPARED if name in scored):
-        answers = [number(scored[name]) for name in conventional(metric, scored).values()]
-        estimate, network = min((value for value in answers if value > 0), default=math.nan), number(scored[metric])
+        answers = [(number(scored[name]), of) for of, name in conventional(metric, scored).items()]
+        estimate, of = min((answer for answer in answers if answer[0] > 0), default=(math.nan, ""))
+        network = number(scored[metric])
         if math.isfinite(estimate) and math.isfinite(network):
-            found.append(Compared(metric, network, estimate))
+            found.append(Compared(metric, network, estimate, of))
     return found
 
 

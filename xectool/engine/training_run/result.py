@@ -10,7 +10,7 @@ from xectool.config.truth_mends import is_told_of
 from xectool.diagnosis.cause import Cause
 from xectool.diagnosis.rules.data import NO_TRUTH
 from xectool.diagnosis.rules.truth import VALIDATED
-from xectool.engine.metric_tables import headline_rows
+from xectool.engine.metric_tables import headlines
 from xectool.findings import Finding
 
 
@@ -53,9 +53,9 @@ class TrainResult:
         """Return the result keys of the command-line contract."""
         return {name: value for name, value in vars(self).items() if name != "findings"}
 
-    def headline_rows(self) -> list[tuple[str, object, object]]:
-        """Return metric with its unit, network, and the best conventional estimator, a row a metric."""
-        return headline_rows(self.metrics)
+    def headlines(self) -> tuple[tuple[str, str, str], list[tuple[str, object, object]]]:
+        """Return columns and rows: metric with its unit, network, and the best estimate without one."""
+        return headlines(self.metrics)
 
 
 def is_told(cause: Cause, findings: Iterable[Finding], train_files: Container[str]) -> bool:
