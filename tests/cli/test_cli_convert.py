@@ -75,7 +75,7 @@ def test_what_is_asked_is_changed_and_all_else_is_copied(
     outside = np.asarray(ak.any(abs(own["hits"]) > 1, axis=1))
     counts = {"energy": EVENTS - 1, "uvw": 2, "light": 1, "hits": int(outside.sum())}
     assert (file["events"], file["changed"], file["tree"]) == (EVENTS, counts, "ev")
-    assert result["next"] == f"xectool check-data {target}:ev"
+    assert result["next"] == f"xectool check-data {target}:ev --set data.truth_branches.energy=energy"
     found = values(target)
     assert set(found) == {*own, "nhits"}
     energy = np.where(own["energy"] < 9e9, own["energy"] * np.float32(1e-3), 1e10)
@@ -137,7 +137,7 @@ def test_several_files_are_said_one_a_line_and_lead_to_their_check(
     said = outcome.err.splitlines()[-3:]
     assert said[0] == f"wrote a b.root: 60 events of own.root, energy x 2 ({EVENTS - 1} changed)"
     assert said[1] == f"wrote c.root: 60 events of two.root, energy x 2 ({EVENTS - 1} changed)"
-    assert said[2] == "Next: xectool check-data 'a b.root:ev' c.root:ev"
+    assert said[2] == "Next: xectool check-data 'a b.root:ev' c.root:ev --set data.truth_branches.energy=energy"
 
 
 @pytest.mark.parametrize(

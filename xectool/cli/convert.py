@@ -77,8 +77,7 @@ def convert(
 
 def _show(screen: Console, result: Converted) -> None:
     for file in result.files:
-        changes = (f"{name} {result.changes.get(name, '')} ({count} changed)" for name, count in file.changed.items())
-        screen.print(
-            f"wrote {file.output}: {counted(file.events, 'event')} of {file.path}, {'; '.join(changes)}", markup=False
-        )
+        changes = [f"{name} {result.changes[name]} ({count} changed)" for name, count in file.changed.items()]
+        said = "; ".join(changes) or "as they are"
+        screen.print(f"wrote {file.output}: {counted(file.events, 'event')} of {file.path}, {said}", markup=False)
     screen.print(f"Next: {result.next}", markup=False)

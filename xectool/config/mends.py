@@ -20,6 +20,7 @@ MOST_FILES: Final = 20
 LEAST_FACTOR: Final = 1e-18
 """Of a unit: beyond it and its inverse float32 holds no number of such a size."""
 _WRITTEN: Final = re.compile(r"_converted(_\d+)?$")  # by such a line; the name does not grow
+_WHOLE: Final = re.compile(r"^[+-]?\d{1,20}$")
 _COMPONENT: Final = re.compile(r"^(?P<branch>.+)\[(?P<component>\d+)\]$")
 
 
@@ -124,7 +125,8 @@ def changes_of(
         branch, number = _split(text, "--marker", "energyTruth=-999")
         named = _COMPONENT.match(branch)
         component = int(named["component"]) if named else None
-        value = _float(number, text, "--marker", f"{branch}=-999")
+        _float(number, text, "--marker", f"{branch}=-999")
+        value = int(number) if _WHOLE.match(number) else float(number)  # an identity has more digits than a float
         _add(found, named["branch"] if named else branch, Change((Marker(value, component),)))
     for text in scale:
         branch, number = _split(text, "--scale", "energyTruth=1e-3")
@@ -183,9 +185,11 @@ def _refused(problem: str, option: str, example: str) -> UsageError:
 def _number(value: float) -> str:
     """Return a number as it is typed, in full.
 
-    >>> _number(-999.0), _number(0.001), _number(1 / 3)
-    ('-999', '0.001', '0.3333333333333333')
+    >>> _number(-999.0), _number(0.001), _number(1 / 3), _number(2**53 + 1)
+    ('-999', '0.001', '0.3333333333333333', '9007199254740993')
     """
+    if isinstance(value, int):
+        return str(value)
     return short if float(short := f"{value:g}") == value else repr(float(value))
 
 

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from xectool.config.inputs import expand_inputs, is_remote, split_tree
-from xectool.config.mends import changes_of, written_name
+from xectool.config.mends import MOST_FILES, changes_of, written_name
+from xectool.detector.changes import Effect
+from xectool.engine.conversion_remarks import left_behind, remarks
+from xectool.engine.proposed_names import names_in
 from xectool.errors import DataFileError, UsageError, XecError, counted, in_shell
 from xectool.findings import Finding, Severity
 from xectool.findings.mends import Change
@@ -47,7 +50,7 @@ class Converted:
         files: Every file.
         changes: What was done, by branch, in words.
         next: A line to paste.
-        findings: Branches that could not be copied.
+        findings: Branches and objects that were not copied, options that found nothing, values left as they are.
     """
 
     files: tuple[FileConverted, ...]
@@ -94,18 +97,27 @@ def convert(  # noqa: PLR0913 - the function is the command: one argument an opt
     changes, paths = changes_of(scale, marker, within, finite), expand_inputs(data)
     targets = [Path(os.path.expanduser(target)) for target in into]
     _require_places(paths, targets, tree)
+    planned = dict[str, Change]()
     for path in paths:
         with _opened(path, tree) as file:
-            plan_changes(file, changes)
-    files, findings = list[FileConverted](), list[Finding]()
+            planned |= plan_changes(file, changes)
+    files, findings, effects = list[FileConverted](), list[Finding](), dict[str, Effect]()
     for path, target in zip(paths, targets, strict=True):
         with _opened(path, tree) as file, _telling(files):
-            done, lost = _converted(file, target, changes, advanced or (lambda *_: None))
+            done, lost = _converted(file, target, changes, effects, advanced or (lambda *_: None))
         files.append(done)
         findings += lost
-    written = " ".join(in_shell(written_name(done.output, done.tree)) for done in files)
-    said = {branch: _said(change) for branch, change in changes.items()}
-    return Converted(tuple(files), said, f"xectool check-data {written}", tuple(findings))
+    findings += remarks(planned, effects, _ones(scale), [written_name(done.path, done.tree) for done in files])
+    written = [in_shell(written_name(done.output, done.tree)) for done in files]
+    said = {branch: _said(change) for branch, change in planned.items()}
+    following = ("xectool check-data", *written, *_names(files))
+    return Converted(tuple(files), said, " ".join(following), tuple(findings))
+
+
+def _names(files: Sequence[FileConverted]) -> list[str]:
+    """Return the options by which a check reads the written files; none where they do not agree."""
+    first, *others = [names_in(done.output, done.tree) for done in files[:MOST_FILES]]
+    return [f"--set {in_shell(name)}" for name in first] if all(names == first for names in others) else []
 
 
 def _opened(path: str, tree: str) -> EventFile:
@@ -131,7 +143,11 @@ def _telling(written: Sequence[FileConverted]) -> Iterator[None]:
 
 
 def _converted(
-    file: EventFile, target: Path, changes: Mapping[str, Change], advanced: Callable[[str, int, int], None]
+    file: EventFile,
+    target: Path,
+    changes: Mapping[str, Change],
+    effects: dict[str, Effect],
+    advanced: Callable[[str, int, int], None],
 ) -> tuple[FileConverted, list[Finding]]:
     done = 0
 
@@ -141,7 +157,7 @@ def _converted(
         advanced(file.path, done, file.num_entries)
 
     try:
-        written = write_converted(file, target, changes, further)
+        written = write_converted(file, target, changes, effects, further)
     except DataFileError as error:
         if error.code != "XT-DATA-DAMAGED":
             raise
@@ -155,7 +171,14 @@ def _converted(
         )
         for name, reason in written.left_out.items()
     ]  # fmt: skip
+    lost += left_behind(written.keys, file.path, str(target))
     return FileConverted(file.path, file.tree, str(target), written.num_events, written.changed), lost
+
+
+def _ones(scale: Sequence[str]) -> list[str]:
+    """Return the branches that are to be multiplied with 1."""
+    pairs = (text.rpartition("=") for text in scale)
+    return [branch for branch, _, factor in pairs if float(factor) == 1.0]
 
 
 def _require_places(paths: Sequence[str], targets: Sequence[Path], tree: str) -> None:

@@ -8,17 +8,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from xectool.checks.branches import check_branches, wanted_branches
 from xectool.checks.facts import FileFacts, Trouble
 from xectool.checks.file_rules import BranchesExist
+from xectool.checks.probing import probe
 from xectool.checks.sample import Sample
 from xectool.checks.target_rules import TruthIsSound
-from xectool.checks.truth_guesses import guessed
+from xectool.checks.truth_guesses import guess_truths, guessed
 from xectool.checks.value_rules import NormalizedTimesFit, ReadingsAreNumbers
+from xectool.config.data import DataConfig
+from xectool.config.inputs import input_name
+from xectool.config.load import config_from_overrides
 from xectool.errors import in_shell
 from xectool.findings import Finding, Report
 from xectool.findings.mends import Mend
+from xectool.rootio.reader import EventFile
 
 UNIT_RULES: Final = (ReadingsAreNumbers(), NormalizedTimesFit(), TruthIsSound())
+_TRUTH: Final = "data.truth_branches."
 EVENTS_FOR_UNITS: Final = 200
 """Events a file that are read by proposed names: of these a unit is known, and all are read by names that are told."""
 
@@ -84,6 +91,18 @@ def with_proposed(
     return Proposed(whole, (*names, *changed), (*found.mends, *mends))
 
 
+def names_in(path: str, tree: str) -> tuple[str, ...]:
+    """Return the settings by which a sound file of other names is read, with the truth that is guessed by its name."""
+    facts, data = probe(path, tree), DataConfig()
+    with EventFile(path, tree) as file:
+        verdict = check_branches(file, facts, wanted_branches(data, (), data.truth_branches))
+        names = proposed_names([facts], (*verdict.troubles, *verdict.notes))
+        guesses, _ = guess_truths(file, facts, config_from_overrides(names).data)
+    truths = sorted(f"{_TRUTH}{task}={guess.branch}" for task, guess in guesses.items() if guess.by == "name")
+    is_told = input_name(facts.path, facts.tree) != facts.path or facts.tree == "tree"
+    return (*(() if is_told else (f"data.tree_name={facts.tree}",)), *names, *truths)
+
+
 def _with(line: str, names: Sequence[str]) -> str:
     """Return a check with further settings."""
     command, mark, remark = line.partition("   # ")
@@ -105,7 +124,7 @@ def _guessed_of(by_names: ByNames) -> dict[str, str]:
     found = {(task, of.branch) for guesses in guessed_in for task, of in guesses.items() if of.by == "name"}
     files = [file for file in (*by_names.sample.files, *by_names.others) if file.opened]
     everywhere = sorted(item for item in found if all(item[1] in file.branches for file in files))
-    return {f"data.truth_branches.{task}={branch}": branch for task, branch in dict(everywhere).items()}
+    return {f"{_TRUTH}{task}={branch}": branch for task, branch in dict(everywhere).items()}
 
 
 def _proposed_of(sample: Sample) -> tuple[str, ...]:

@@ -75,6 +75,11 @@ class EventFile:
         self._tree.file.close()
 
     @property
+    def directory(self) -> Any:
+        """The directory of the file, which has all that lies beside the tree."""
+        return self._tree.file.root_directory
+
+    @property
     def where(self) -> str:
         """File and tree, as error messages name them."""
         return input_name(self.path, self.tree)

@@ -1,0 +1,23 @@
+"""What a file holds beside a tree."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from xectool.rootio.files import open_errors
+from xectool.rootio.reader import EventFile
+
+_TEXT = "TObjString"
+
+
+def beside(file: EventFile) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the texts beside a tree, which can be written again as they are, and the class of all else, by name."""
+    texts, others = dict[str, str](), dict[str, str]()
+    directory = file.directory
+    for name, kind in directory.classnames(cycle=False).items():
+        if kind == _TEXT:
+            with suppress(*open_errors()):  # damage: it cannot be carried
+                texts[name] = str(directory[name])
+        if name not in (*texts, file.tree) and kind != "TDirectory":
+            others[name] = kind
+    return texts, others
