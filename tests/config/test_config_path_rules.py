@@ -132,10 +132,18 @@ def test_empty_paths_do_not_overlap(tmp_path: Path) -> None:
         ("trian.root:sub/hits", "did you mean 'train.root'?", "data.train_path: {inputs}/train.root:sub/hits"),
         ("train.roott:sub/hits", "did you mean 'train.root'?", "data.train_path: {inputs}/train.root:sub/hits"),
         ("train.roott:hits", "did you mean 'train.root'?", "data.train_path: {inputs}/train.root:hits"),
-        ("*.quantum", "no files match", "--set data.train_path=PATH"),
-        ("nodes.txt", "no files match", "--set data.train_path=PATH"),  # notes.txt is there, and no ROOT file
+        (
+            "*.quantum",
+            "no files match",
+            "xectool explain CFG-38   # DIR is where they lie: --set 'data.train_path=DIR/*.root'",
+        ),
+        (
+            "nodes.txt",
+            "no files match",
+            "# DIR is where they lie: --set 'data.train_path=DIR/*.root'",
+        ),  # notes.txt is there, and no ROOT file
         ("notes.txt", "is not a .root file", "give .root files"),
-        ("", "data.train_path is empty: no files match", "--set data.train_path=PATH"),
+        ("", "data.train_path is empty: no files match", "--set 'data.train_path=DIR/*.root'"),
     ],
 )
 def test_an_input_that_cannot_be_read_is_named(spec: str, problem: str, fix: str, inputs: Path) -> None:
@@ -145,6 +153,53 @@ def test_an_input_that_cannot_be_read_is_named(spec: str, problem: str, fix: str
     assert (found.code, found.where) == ("CFG-38", "data.train_path")
     assert problem in found.problem
     assert fix.format(inputs=inputs) in found.fix
+
+
+def test_the_inputs_of_a_list_that_are_not_there_have_one_line_with_the_whole_list(inputs: Path) -> None:
+    """Each had a line of its own with one file, and the last one that was pasted undid the others."""
+    for name in ("a_1", "a_2", "here"):
+        (inputs / f"{name}.root").write_bytes(b"root")
+    lost = [str(inputs / name) for name in ("aa_1.root", "here.root", "aa_2.root:sev")]
+    found = list(path_rules(config(inputs, data={"train_path": lost})))
+    assert [item.where for item in found] == ["data.train_path"] * 2
+    (line,) = {item.fix for item in found}
+    mended = yaml.safe_load(line.removeprefix("data.train_path: "))
+    assert mended == [str(inputs / name) for name in ("a_1.root", "here.root", "a_2.root:sev")]
+    assert codes(path_rules(config(inputs, data={"train_path": mended}))) == []
+    unknown = [*lost, "/nowhere/quite/else.root"]
+    *_, last = path_rules(config(inputs, data={"train_path": unknown}))
+    command, _, words = last.fix.partition("   # DIR is where they lie: --set ")
+    assert command == "xectool explain CFG-38"
+    (setting,) = shlex.split(words)
+    assert yaml.safe_load(setting.partition("=")[2]) == [*mended, "DIR/else.root"]
+    gone = [f"/nowhere/quite/{name}.root" for name in range(20)]
+    assert "--set 'data.train_path=DIR/*.root'" in path_rules(config(inputs, data={"train_path": gone})).errors[0].fix
+
+
+def test_the_data_of_a_run_that_came_from_another_machine_are_found_below_the_working_directory(
+    inputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line had a word to fill in, where the project was copied with its data."""
+    place, work = inputs / "project/data/run 3", inputs / "project/configs"
+    for directory in (place, work):
+        directory.mkdir(parents=True)
+    for name in ("train_0", "train_1"):
+        (place / f"{name}.root").write_bytes(b"root")
+
+    def fix(path: str) -> str:
+        return next(iter(path_rules(config(inputs, data={"train_path": path})))).fix
+
+    for there in (inputs / "project", work):
+        monkeypatch.chdir(there)
+        assert fix("/home/alice/project/data/run 3/train_0.root:sev") == f"data.train_path: {place}/train_0.root:sev"
+        assert fix("/scratch/data/run 3/train_*.root") == f"data.train_path: {place}/train_*.root"
+        assert fix("/scratch/data/run 3") == f"data.train_path: {place}"
+    monkeypatch.chdir(place)
+    assert fix("/scratch/elsewhere/train_1.root") == f"data.train_path: {place}/train_1.root"
+    for nowhere in ("/scratch/else/train_7.root", "/scratch/else/*.root", "/scratch/**/train_0.root"):
+        assert fix(nowhere).startswith("xectool explain CFG-38   # DIR is where they lie: ")
+    monkeypatch.chdir(work)
+    assert "DIR" in fix("/scratch/train_0.root"), "a name alone is not looked for above"
 
 
 def test_a_relative_input_that_is_not_there_tells_where_it_begins(inputs: Path) -> None:
@@ -188,7 +243,7 @@ def test_a_frozen_encoder_is_not_led_to_new_weights(inputs: Path) -> None:
     """A configuration of another machine names a path that is gone; from new weights its encoder never learns."""
     files = {"train_path": str(inputs / "train.root"), "val_path": str(inputs / "val.root")}
     start = {"save_dir": str(inputs / "runs"), "init_from": str(inputs / "a/b/elsewhere/mae.pth")}
-    for frozen, fix in ((True, "--set checkpoint.init_from=PATH "), (False, "checkpoint.init_from: null ")):
+    for frozen, fix in ((True, "xectool explain CFG-45   # "), (False, "checkpoint.init_from: null ")):
         values = {"kind": "inpainter", "data": files, "checkpoint": start, "model": {"freeze_encoder": frozen}}
         (found,) = path_rules(config_from_dict(values, "x"))
         assert found.fix.startswith(fix)

@@ -44,13 +44,9 @@ class OtherSample:
 
     def second(self, key: str, wanted: Path) -> str:
         """Return how a second file is had where one alone is there: made, or named."""
-        named = f"--set {key}=PATH"
         is_file = wanted.suffix == ".root" and not glob.has_magic(str(wanted))
-        return (
-            f"xectool simulate {in_shell(wanted)} --events 2000 --seed 2   # for a trial; else {named}"
-            if is_file
-            else named
-        )
+        first = f"xectool simulate {in_shell(wanted)} --events 2000 --seed 2   # for a trial; else"
+        return f"{first if is_file else 'xectool explain CFG-37   #'} name another one: --set {key}=PATH"
 
     def _places(self, text: str) -> list[Place]:
         try:
@@ -60,11 +56,25 @@ class OtherSample:
 
 
 def inputs_beside(path: Path, *, is_list: bool = False) -> Iterator[Path]:
-    """Yield what may be meant by an input that does not exist, in its directory, the likeliest first."""
+    """Yield what may be meant by an input that does not exist, the likeliest first: in its directory, then here."""
     series = None if is_list else _series_beside(path)
     if series is not None:
         yield series
     yield from _near(path, _is_list if is_list else _holds_root_files)
+    yield from _moved_here(path, _is_list if is_list else _holds_inputs)
+
+
+def _moved_here(path: Path, fits: Callable[[Path], bool]) -> Iterator[Path]:
+    """Yield where the end of a path of another machine leads to from here, or from above here; the longest end first.
+
+    A name alone is looked for in the working directory only: above it many files may have it.
+    """
+    parts, here = path.absolute().parts[1:], Path.cwd()
+    for start in range(1, len(parts)):
+        if glob.has_magic(parts[start][:1]):  # any name fits, or any directory
+            return
+        above = () if start == len(parts) - 1 else here.parents[:-1]
+        yield from (base.joinpath(*parts[start:]) for base in (here, *above) if fits(base.joinpath(*parts[start:])))
 
 
 def nearest_beside(path: Path, fits: Callable[[Path], bool]) -> Path | None:
@@ -89,6 +99,12 @@ def _series_beside(path: Path) -> Path | None:
 
 def _holds_root_files(path: Path) -> bool:
     return path.suffix == ".root" or (path.is_dir() and next(path.glob("*.root"), None) is not None)
+
+
+def _holds_inputs(path: Path) -> bool:
+    if glob.has_magic(str(path)):
+        return any(_holds_root_files(Path(found)) for found in glob.iglob(str(path), recursive=True))
+    return path.exists() and _holds_root_files(path)
 
 
 def _is_list(path: Path) -> bool:

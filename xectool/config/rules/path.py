@@ -7,22 +7,18 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from xectool.config.checkpoints_near import alternatives, checkpoints_near, hint_of, may_be_resumed
-from xectool.config.data import DataConfig
-from xectool.config.inputs import expand_inputs, input_name, is_remote, place_of, several_in_one, split_tree
-from xectool.config.inputs_near import OtherSample, inputs_beside, nearest_beside
-from xectool.config.left_out import left_out
+from xectool.config.inputs import expand_inputs, place_of, split_tree
+from xectool.config.inputs_near import nearest_beside
 from xectool.config.root import RunConfig
+from xectool.config.rules.missing_inputs import InputsExist, specs_of
 from xectool.config.rules.run import of_export
 from xectool.config.serialize import inline_yaml
-from xectool.errors import ConfigError, DataFileError, in_shell
+from xectool.errors import DataFileError
 from xectool.errors.unreadable import ARCHIVE_ERRORS
 from xectool.findings import Finding, Report, Severity
 from xectool.rules import Rule, run_rules
-
-_OTHER: Final = {"train_path": "val_path", "val_path": "train_path"}
 
 
 @dataclass(frozen=True)
@@ -61,78 +57,6 @@ class TrainingAndValidationDiffer(Rule[Start]):
             )
 
 
-class InputsExist(Rule[Start]):
-    """Every input is a readable ROOT file."""
-
-    code = "CFG-38"
-    title = "data.train_path and data.val_path match readable ROOT files"
-
-    def check(self, facts: Start) -> Iterator[Finding]:
-        """Yield an error for each path that matches nothing, is not readable or is no ROOT file, or is left out of."""
-        found = list(self._of_paths(facts))
-        yield from found or self._of_events(facts.config.data)
-
-    def _of_events(self, data: DataConfig) -> Iterator[Finding]:
-        try:
-            left_out(data, ())
-        except ConfigError as error:
-            yield self.error(error.where, error.problem, error.fix)
-
-    def _of_paths(self, facts: Start) -> Iterator[Finding]:
-        data = facts.config.data
-        samples = {name: OtherSample(data, getattr(data, _OTHER[name])) for name in _OTHER}
-        for name, other in samples.items():
-            key = f"data.{name}"
-            specs = _specs(getattr(data, name))
-            if not specs:
-                yield self.error(key, f"{key} is empty: no files match", f"--set {key}=PATH")
-            for spec in specs:
-                if not is_remote(spec):
-                    yield from self._local(key, spec, other)
-            samples[_OTHER[name]].add(other.proposed)
-
-    def _local(self, key: str, spec: str, other: OtherSample) -> Iterator[Finding]:
-        try:
-            present = [split_tree(path)[0] for path in expand_inputs(spec)]
-        except DataFileError as error:
-            file, tree = _file_and_tree(spec)
-            wanted = Path(os.path.expanduser(file.removeprefix("@")))
-            is_there = os.path.lexists(wanted)  # a directory without files, a list that names none, a link to nothing
-            said = self.error(key, f"{key}: {error.problem}", error.fix)
-            yield said if is_there else self._missing(key, spec, (wanted, tree), other)
-            return
-        for path in filter(_is_local, present):
-            if not path.endswith(".root"):
-                listed = f"{key}: {inline_yaml(f'@{path}')}"
-                yield self.error(key, f"{key}: {path} is not a .root file", f"give .root files, or a list so: {listed}")
-            elif not os.access(path, os.R_OK):
-                yield self.error(key, f"{key}: {path} is not readable", f"chmod +r {in_shell(path)}")
-
-    def _missing(self, key: str, spec: str, named: tuple[Path, str], other: OtherSample) -> Finding:
-        if several := several_in_one(spec):
-            problem = f"{key}: {spec} is read as one name, several files are a list"
-            return self.error(key, problem, f"{key}: {inline_yaml(several)}")
-        (wanted, tree), listed = named, "@" if spec.startswith("@") else ""
-        inputs = ((path, listed + input_name(str(path), tree)) for path in inputs_beside(wanted, is_list=bool(listed)))
-        meant, value = next(((path, text) for path, text in inputs if other.may_give(text)), (None, ""))
-        if meant is not None:
-            other.proposed.append(value)
-            problem = f"no files match {key}: {spec}, did you mean '{meant.name}'?"
-            return self.error(key, problem, f"{key}: {inline_yaml(value)}")
-        if other.kept:
-            problem = f"no files match {key}: {spec}; {other.kept[0]} is the other sample, a second file is needed"
-            return self.error(key, problem, other.second(key, wanted))
-        place = "" if wanted.is_absolute() else " (a relative path begins in the working directory)"
-        return self.error(key, f"no files match {key}: {spec}{place}", f"--set {key}=PATH")
-
-
-def _file_and_tree(spec: str) -> tuple[str, str]:
-    """Return file and tree of an input that is not there, whose name may not end as that of a ROOT file."""
-    file, tree = split_tree(spec, "")
-    head, colon, tail = file.rpartition(":")
-    return (head, tail) if colon and head and not tree and not tail.endswith(".root") else (file, tree)
-
-
 class StartingCheckpointExists(Rule[Start]):
     """resume_from and init_from name a checkpoint that can be trained from."""
 
@@ -159,7 +83,7 @@ class StartingCheckpointExists(Rule[Start]):
         more = alternatives(there) if there else "   # starts from new weights"
         fix = f"{key}: {inline_yaml(str(there[0]) if there else None)}{more}"
         if frozen and not there:  # new weights would stay as they are drawn
-            fix = f"--set {key}=PATH   # where it lies now: the encoder is frozen and learns nothing itself"
+            fix = f"xectool explain {self.code}   # a frozen encoder learns nothing: --set {key}=PATH, as it is now"
         return self.error(key, f"{key}: no such checkpoint {spec}{hint_of(path, there)}", fix)
 
 
@@ -252,18 +176,10 @@ def is_torchscript(path: Path) -> bool:
         return False
 
 
-def _is_local(path: str) -> bool:
-    return not is_remote(path)
-
-
-def _specs(paths: str | tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(spec for spec in ((paths,) if isinstance(paths, str) else paths) if spec)
-
-
 def _found(paths: str | tuple[str, ...]) -> list[str]:
     """Return the files and urls that paths stand for; what stands for none stands for itself."""
     found = list[str]()
-    for spec in _specs(paths):
+    for spec in specs_of(paths):
         try:
             found += expand_inputs(spec)
         except DataFileError:
