@@ -13,6 +13,7 @@ from xectool.runlog.arrays import read_arrays
 
 FAR: Final = 30.0  # robust deviations of the rest of the batch; light and truth of sound events stay far within
 ENOUGH: Final = 8  # values whose spread can be trusted
+FEWEST: Final = 3  # values that have a spread: two may be alike by chance, and one is like itself
 INFINITE: Final = "is infinite"
 _IDENTITY: Final = ("file_index", "entry", "run", "event")
 _MAX_LINES: Final = 4
@@ -63,7 +64,8 @@ def _width(sound: NDArray[np.float64], middle: float) -> float:
     robust = max(1.4826 * float(np.median(np.abs(sound - middle))), 1e-3 * abs(middle), 1e-30)
     if sound.size >= ENOUGH:
         return robust
-    return max(robust, float(np.std(sound))) * ENOUGH / sound.size
+    own = abs(middle) if sound.size < FEWEST else 0.0  # the light of sound events differs by more than a factor of ten
+    return max(robust * ENOUGH / sound.size, float(np.std(sound)) * ENOUGH / sound.size, own)
 
 
 def _apart(name: str, suspects: NDArray[np.float64], others: NDArray[np.float64]) -> str:

@@ -13,6 +13,7 @@ from xectool.diagnosis.cases.step import CaseRule, Weight
 from xectool.diagnosis.cause import Cause, Opinion
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.excluded import blamed, told_mended
+from xectool.errors import counted
 from xectool.findings import Severity
 
 MAX_OVERFLOW_SHARE: Final = 0.05  # F008
@@ -149,7 +150,8 @@ class NanFromLossDomain(NanRule):
         if case.outside_domain:
             return CERTAIN, [*case.outside_domain, _logarithm(case)]
         if triage.in_loss:
-            lines = [f"inputs and outputs are finite, the loss of {max(triage.events_nonfinite, 1)} events is not"]
+            of = counted(max(triage.events_nonfinite, 1), "event")
+            lines = [f"inputs and outputs are finite, the loss of {of} is not"]
             return 0.9, lines
         if case.before.grew:
             return 0.2, ["the gradient norm grew before"]
