@@ -24,7 +24,7 @@ def test_few_other_events_do_not_make_an_ordinary_one_far(
 ) -> None:
     light = np.array([bright, *others])
     rows = np.arange(len(light))
-    identity = {name: rows for name in ("file_index", "entry", "run", "event")}
+    identity = dict.fromkeys(("file_index", "entry", "run", "event"), rows)
     npho = np.stack([light, np.ones_like(light)], axis=1)
     np.savez(tmp_path / "batch.npz", npho=npho, **identity)
     assert bool(outlier_lines(tmp_path, ((0, 0, 0, 0),))) is named
