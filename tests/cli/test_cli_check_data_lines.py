@@ -373,3 +373,29 @@ def test_the_truth_that_is_left_is_found_beside_the_counters_of_varying_branches
     found = xectool(*line[1:], "--json").document["findings"]
     (error,) = (item["problem"] for item in found if item["severity"] == "error")
     assert "looks like MeV" in error
+
+
+def test_the_first_line_names_the_branches_of_the_tree_that_it_proposes(
+    folder: Path, xectool: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It named the tree alone; the branches came with the second check."""
+    monkeypatch.chdir(folder)
+    for files in (PATHS[:1], PATHS):
+        found = xectool("check-data", *files, "--json").document
+        line = shlex.split(found["result"]["next"], comments=True)
+        names = {"npho_branch=xec_npho", "time_branch=xec_time", "run_branch=RunNumber", "event_branch=EventNumber"}
+        settings = {word.removeprefix("data.") for word in line if word.startswith("data.")}
+        assert settings == {"tree_name=sev", *names}
+        assert line[2 : 2 + len(files)] == list(files)
+        after = xectool(*line[1:], "--json").document
+        assert after["result"]["events_scanned"] == 24 * len(files)
+        assert [item for item in after["findings"] if item["code"] in ("DAT-03", "DAT-04")] == []
+
+
+def test_of_files_whose_trees_have_other_names_each_line_names_what_it_did(
+    folder: Path, xectool: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    found = xectool("check-data", PATHS[0], "simulated.root", "--json").document["findings"]
+    (tree,) = (item["fix"] for item in found if item["code"] == "DAT-03")
+    assert "xec_npho" not in tree, "the other file has no such branch"

@@ -35,7 +35,7 @@ def said(xectool: Callable[..., Any], *words: str) -> list[tuple[str, str, str]]
     ("option", "finds", "problem", "fix"),
     [
         ("--marker e=-999", "--marker e=-998", "next to it are -9999 (2 times) and -998 (3 times)", "--marker e=-998"),
-        ("--marker e=-9e9", "--marker e=-9999", "no value of 'e' is -9000000000; next to it are -9999 (2", "e=-9999"),
+        ("--marker e=-9e9", "--marker e=-9999", "no value of 'e' is -9e+09; next to it are -9999 (2", "e=-9999"),
         ("--marker e=1e30", "--marker e=nan", "next to it are 1e+10 (1 time)", "leave --marker e=1e+30 out"),
         ("--scale e=1", "--scale e=2", "a value times 1 is the same", "--scale e=1e-3"),
         ("--scale none=3", "--scale e=3", "no value of 'none' is known, or all are 0", "leave --scale none=3 out"),
@@ -91,6 +91,8 @@ def test_whole_numbers_of_64_bits_keep_every_digit(xectool: Callable[..., Any], 
     with uproot.open("b.root:tree") as tree:
         after = tree["id"].array(library="np")
     assert (after.dtype.kind, after.tolist()) == (kind[0], [LONG, 10**10, LONG + 2, 7])
+    ((_, text, _),) = said(xectool, "a.root", "--into", "d.root", "--marker", f"id={LONG + 3}")
+    assert f"is {LONG + 3}; next to it are {LONG + 2} (1 time)" in text
     beyond = said(xectool, "a.root", "--into", "c.root", "--within", "id=7:8", "--finite", "id")
     assert not beyond
     with uproot.open("c.root:tree") as tree:

@@ -102,6 +102,37 @@ def test_truth_in_another_unit_than_what_is_predicted_is_told(
     assert lines == [f"xectool convert {tmp_path}/t.root --into t_converted.root --scale energyTruth=0.001"] * len(told)
 
 
+@pytest.mark.parametrize("is_in_mev", [True, False])
+def test_one_line_mends_times_markers_and_truth_of_what_is_predicted(
+    files: Path,
+    trained: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_in_mev: bool,
+    paste: Callable[..., Any],
+) -> None:
+    """The line of the truth left the times in ns, of which another finding told."""
+    monkeypatch.chdir(tmp_path)
+    with uproot.open(files / "val.root") as file:
+        sound = dict(file["tree"].arrays(library="np"))
+    sound = {name: np.concatenate([values] * 2) for name, values in sound.items()}
+    times, columns = sound["relative_time"], dict(sound)
+    columns["relative_time"] = np.where(times < 9e9, times * 1e9, -999).astype("f4")
+    columns["energyTruth"] = (sound["energyTruth"] * (1e3 if is_in_mev else 1)).astype("f4")
+    with TreeWriter(tmp_path / "t.root", {n: (v.dtype.str[1:], v.shape[1:]) for n, v in columns.items()}) as writer:
+        writer.extend(columns)
+    found = engine.predict(trained.checkpoint_best, ["t.root"], output="p.root").findings
+    told = [item for item in found if item.code in ("DAT-16", "XT-INPUT-SCALE")]
+    assert [item.code for item in told] == ["XT-INPUT-SCALE", "DAT-16"][: 1 + is_in_mev]
+    (line,) = {item.fix for item in told}
+    assert paste(line, tmp_path).returncode in (0, 1), "the few events have no good verdict"
+    with uproot.open("t_converted.root:tree") as tree:
+        np.testing.assert_allclose(tree["relative_time"].array(library="np"), times, rtol=1e-5)
+        np.testing.assert_allclose(tree["energyTruth"].array(library="np"), sound["energyTruth"], rtol=1e-5)
+    again = engine.predict(trained.checkpoint_best, ["t_converted.root"], output="p.root").findings
+    assert not {"DAT-16", "XT-INPUT-SCALE"} & {item.code for item in again}, "the control"
+
+
 def test_files_with_and_without_truth_are_predicted_together(files: Path, trained: Any, tmp_path: Path) -> None:
     with uproot.open(files / "val.root") as file:
         columns = dict(file["tree"].arrays(["npho", "relative_time"], library="np"))

@@ -17,8 +17,9 @@ from xectool import engine
 from xectool.checks.facts import FileFacts
 from xectool.config.data import DataConfig
 from xectool.config.mends import changes_of, words_of
-from xectool.engine.check_lines import Told, converting
+from xectool.engine.check_lines import Told
 from xectool.engine.checking import CheckOptions
+from xectool.engine.convert_line import converting
 from xectool.engine.written_files import Tree
 from xectool.errors import ConfigError, DataUnusable
 from xectool.findings import Finding, Severity

@@ -71,6 +71,7 @@ class CellCounts:
         impossible: Finite readings no sensor delivers, markers left out.
         blank: Events with a run of zeros, though not of zeros alone.
         zero: Readings of the other events that are zero.
+        num_zero: Readings of all events that are zero.
         first: The first few of each kind, by kind.
         nan_of_sensor: How many of the NaN each sensor has, shape (S,).
     """
@@ -84,6 +85,7 @@ class CellCounts:
     impossible: int = 0
     blank: int = 0
     zero: int = 0
+    num_zero: int = 0
     first: dict[str, list[Cell]] = field(default_factory=dict)
     nan_of_sensor: Array = field(default_factory=lambda: np.zeros(NUM_SENSORS, np.int64))
 
@@ -103,6 +105,7 @@ class CellCounts:
     def _add_zeros(self, zero: npt.NDArray[np.bool_], place: Place) -> None:
         """Count the events with a long run of zeros, of which readings are zero, shape (B, S)."""
         zeros = np.add.reduce(zero, axis=1, dtype=np.int32)
+        self.num_zero += int(zeros.sum())
         self.zero += int(zeros[zeros < NUM_SENSORS].sum())
         for row in np.flatnonzero((zeros >= BLANK_RUN) & (zeros < NUM_SENSORS)):
             edges = np.flatnonzero(np.diff(zero[row], prepend=False, append=False)).reshape(-1, 2)

@@ -33,6 +33,16 @@ def impossible_counts(facts: DataFacts, channel: int) -> list[CellCounts]:
     return [item for item in counts if item.impossible > DAMAGE_SHARE * max(item.total, 1)]
 
 
+def in_other_unit(counts: CellCounts) -> bool:
+    """Return whether most of what is read is impossible: damage of a part leaves the rest as it was."""
+    return 2 * counts.impossible > counts.total - counts.nonfinite - counts.unknown - counts.num_zero
+
+
+def times_in_other_unit(facts: DataFacts) -> list[CellCounts]:
+    """Return the counts of the files of whose times most are longer than any event lasts."""
+    return [] if facts.exchanged else [time for _, time in facts.sample.counts.values() if in_other_unit(time)]
+
+
 LACKING: Final = ", which other files have"
 """End of what is said of a told truth that some files lack; nothing has to be done about it."""
 
@@ -144,7 +154,8 @@ class FilesAreWhole(TroubleRule):
         for where, (npho, time) in facts.sample.counts.items():
             if not facts.exchanged:  # DAT-25 says so
                 yield from self._impossible(facts, where, npho, data.npho_branch)
-                yield from self._impossible(facts, where, time, data.time_branch)
+                if not in_other_unit(time):  # DAT-10 says so
+                    yield from self._impossible(facts, where, time, data.time_branch)
             yield from self._blank(npho, data.npho_branch)
             yield from self._blank(time, data.time_branch)
         far = [file for file in facts.sample.files if file.opened and is_remote(file.path)]
@@ -180,7 +191,7 @@ class FilesAreWhole(TroubleRule):
         elif few:
             fix = "copy the file again and compare its checksum; leave these events out otherwise"
         topic = "XT-DATA-DAMAGED"
-        if 2 * counts.impossible > counts.total - counts.nonfinite - counts.unknown:  # most that is read: no damage
+        if in_other_unit(counts):
             reason = "another unit is the usual reason where most of a branch is"
             fix = again
             topic, mends = "units", ()

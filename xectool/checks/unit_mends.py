@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from xectool.checks.data_facts import DataFacts
-from xectool.checks.file_rules import impossible_counts
+from xectool.checks.file_rules import times_in_other_unit
 from xectool.checks.targets import TargetScan
 from xectool.config.truth_mends import BY_HAND, FileUnit, UnitsOfTruth, possible
 from xectool.detector.markers import marker_in_truth, marker_words
@@ -54,7 +54,7 @@ def truth_marker(facts: DataFacts, task: str, scan: TargetScan) -> Finding | Non
 def time_mends(facts: DataFacts) -> tuple[Mend, ...]:
     """Return what brings the times of files to seconds, where the factor is known."""
     found = []
-    for item in impossible_counts(facts, channel=1):
+    for item in times_in_other_unit(facts):
         cells = item.first["impossible"]
         unit = likely_unit("timing", float(np.median([abs(cell.value) for cell in cells])))
         if factor := dict(RANGES["timing"].others).get(unit):

@@ -10,7 +10,7 @@ import numpy as np
 
 from xectool.checks.cells import CellCounts
 from xectool.checks.data_facts import EXPLAIN_UNITS, DataFacts, event_place, places_of_values, sensor_place
-from xectool.checks.file_rules import impossible_counts
+from xectool.checks.file_rules import impossible_counts, times_in_other_unit
 from xectool.checks.light import SCALE
 from xectool.checks.marked import marker_findings
 from xectool.checks.sample import Sample
@@ -169,8 +169,7 @@ class NormalizedTimesFit(Rule[DataFacts]):
         """Yield an error for another unit, a warning outside of -10 to 10, a note outside of -2 to 2."""
         data, counts = facts.settings.data, [pair[1] for pair in facts.sample.counts.values()]
         where = f"{facts.whole} branch {data.time_branch}"
-        odd = impossible_counts(facts, channel=1)
-        if odd and not facts.exchanged:
+        if odd := times_in_other_unit(facts):
             first = [item.first["impossible"][0] for item in odd]
             impossible, total = sum(item.impossible for item in odd), sum(item.total for item in odd)
             many = f"; {len(odd)} of {len(counts)} files" if len(counts) > 1 else ""
@@ -182,6 +181,7 @@ class NormalizedTimesFit(Rule[DataFacts]):
                 "make the file again with times in seconds",
             )
             shown = tuple(f"{sensor_place(cell, data.time_branch)}: {cell.value:g}" for cell in first[:_SHOWN])
+            shown = (*shown, "xectool explain units")
             yield replace(found, evidence=shown, other_unit=data.time_branch, mends=time_mends(facts))
             return
         row = next((row for row in facts.normalized if row.channel == "time" and row.face == "all"), None)

@@ -156,3 +156,15 @@ def are_few(num_far: int, num_events: int) -> bool:
     (True, False, True)
     """
     return num_far <= max(3, num_events // 100)
+
+
+def unit_of_times(times: Array) -> str:
+    """Return the other unit of times of sensors, of any shape, most of which no event lasts as seconds; else empty.
+
+    >>> unit_of_times(np.array([20.0, -35.0, 0.0, 1e10])), unit_of_times(np.array([2e-8, 3e-8, 4e-3]))
+    ('ns', '')
+    """
+    sizes = np.abs(times[times != 0])
+    sizes = sizes[sizes < c.UNKNOWN_ABOVE]
+    longer = sizes[sizes > c.LARGEST_TIME_S]
+    return likely_unit("timing", float(np.median(longer))) if 2 * len(longer) > len(sizes) else ""

@@ -11,12 +11,11 @@ from functools import cached_property
 from pathlib import Path
 
 from xectool.checks.facts import FileFacts
-from xectool.config.data import DataConfig
 from xectool.config.inputs import Place, input_name, place_of, split_tree
 from xectool.config.mends import Conversion
 from xectool.config.serialize import inline_yaml
 from xectool.engine.file_patterns import free_name, patterns
-from xectool.engine.written_files import Tree, Written, files_and_options, paths_of
+from xectool.engine.written_files import Tree, Written, files_and_options
 from xectool.errors import in_shell
 from xectool.findings import Finding
 from xectool.findings.mends import Mend
@@ -30,7 +29,6 @@ _BRANCH = re.compile(r"data\.(\w+_branch|truth_branches\.\w+)=")
 _NO_LINE = re.compile(r"(^|=)(PATH|DIR|GB|BRANCH|CONFIG|NAME|VALUE)$|,$")
 """A value that the reader has to fill in, or prose after a comma; a branch or value may have a name in capitals."""
 _ALONE = "this file alone; a run reads all of its files by the same names"
-_BRANCHES = ("npho_branch", "time_branch", "run_branch", "event_branch")
 _TYPED = 4  # more files than these are a glob that the shell expanded
 _LONGEST = 2000  # characters of the files of a sample in a line to paste
 _LONGEST_WRITTEN = 10_000  # of files that a line writes first: no pattern has just these yet
@@ -244,23 +242,6 @@ class Told:
         chosen = (f"--set {in_shell(text)}" for text in (*given, *self.overrides, *self._tasks(idle)))
         line = " ".join(("xectool config init", *chosen, f"> {free_name('config', '.yaml')}"))
         return line + self._lists(line)
-
-
-def converting(findings: Iterable[Finding], data: DataConfig) -> tuple[Finding, ...]:
-    """Return findings with the line of `Told.converting`, whose check reads files as a configuration does.
-
-    Args:
-        findings: What was found.
-        data: The section with the names; those of a check without it are not told. Its validation is the other sample.
-    """
-    usual = DataConfig()
-    names = [f"{key}={getattr(data, key)}" for key in _BRANCHES if getattr(data, key) != getattr(usual, key)]
-    truths = data.truth_branches.items() - usual.truth_branches.items()
-    names += [f"truth_branches.{task}={branch}" for task, branch in sorted(truths)]
-    files, others = ([FileFacts(tree.path, tree.tree, "TTree") for tree in trees] for trees in paths_of(data).values())
-    named = [[file.where for file in sample] for sample in (files, others)]
-    told = Told(named[0], None, [f"data.{name}" for name in names], named[1], files=files, others=others)
-    return told.converting(findings)
 
 
 def _converted(found: Finding, line: str) -> Finding:

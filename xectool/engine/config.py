@@ -17,8 +17,8 @@ from xectool.config.serialize import dotted_values, to_yaml
 from xectool.config.template import template
 from xectool.engine.arguments import typed
 from xectool.engine.capacity import with_estimate
-from xectool.engine.check_lines import converting
 from xectool.engine.config_units import unit_findings
+from xectool.engine.convert_line import converting
 from xectool.findings import Report
 from xectool.rootio.counting import count_run_events
 

@@ -70,11 +70,20 @@ def _markers(branch: str, change: Change, effect: Effect) -> Iterator[tuple[str,
         beside = dict[float, int]()
         for side in effect.near.get(marker, ()):
             beside |= side
-        said = [f"{value:.10g} ({counted(count, 'time')})" for value, count in beside.items()]
+        said = [f"{shown(value)} ({counted(count, 'time')})" for value, count in beside.items()]
         option = _option(branch, Change((marker,)))
         near = f"; next to it are {' and '.join(said)}" if said else ""
-        problem = f"{option} found nothing: no value of '{branch}' is {marker.value:.10g}{near}"
+        problem = f"{option} found nothing: no value of '{branch}' is {shown(marker.value)}{near}"
         yield problem, _nearest(branch, marker, beside) or f"leave {option} out"
+
+
+def shown(value: float) -> str:
+    """Return a number as it is read; an identity with every digit.
+
+    >>> shown(-999.0), shown(2**53 + 1)
+    ('-999', '9007199254740993')
+    """
+    return str(value) if isinstance(value, int) else f"{value:.7g}"
 
 
 def _nearest(branch: str, marker: Marker, near: Mapping[float, int]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from xectool.config.inputs import expand_inputs, is_remote, split_tree
 from xectool.config.mends import MOST_FILES, changes_of, written_name
 from xectool.detector.changes import Effect
-from xectool.engine.conversion_remarks import left_behind, remarks
+from xectool.engine.conversion_remarks import left_behind, remarks, shown
 from xectool.engine.proposed_names import names_in
 from xectool.errors import DataFileError, UsageError, XecError, counted, in_shell
 from xectool.findings import Finding, Severity
@@ -222,7 +222,7 @@ def _said(change: Change) -> str:
     'component 2 at -999 as 1e10, x 0.001, outside of 0:1 as 1e10, what is no number as 1e10'
     """
     said = [
-        f"{'' if component is None else f'component {component} at '}{value:.7g} as 1e10"
+        f"{'' if component is None else f'component {component} at '}{shown(value)} as 1e10"
         for value, component in change.markers
     ]
     said += [f"x {change.factor:g}"] if change.factor != 1.0 else []

@@ -18,7 +18,7 @@ from xectool.data.blocks import SourceFile
 from xectool.data.events import EventSource
 from xectool.data.source import open_source
 from xectool.detector.constants import UNKNOWN_ABOVE
-from xectool.engine.check_lines import converting
+from xectool.engine.convert_line import converting, reading_mends
 from xectool.engine.loading import LoadedModel, served_in_order
 from xectool.errors import UsageError, in_shell
 from xectool.findings import Finding, Severity
@@ -52,9 +52,9 @@ def open_events(
     source = open_source(section, list(data), tasks=tasks, require_truth=False)
     source = source if max_events is None else source.first(max_events)
     source.kept_files = _KEPT_FILES  # read once, one after the other: 64 open ones would be 9 MB
-    source.findings += scale_findings(loaded, source)
     units = (seen.finding() for seen in units_of_truth(source, source.branches.truth).values())
-    source.findings += converting(units, section.model_copy(update={"train_path": list(data), "val_path": ""}))
+    predicted = section.model_copy(update={"train_path": list(data), "val_path": ""})
+    source.findings += converting((*scale_findings(loaded, source), *units), predicted, source)
     return source
 
 
@@ -96,6 +96,8 @@ def scale_findings(loaded: LoadedModel, source: EventSource) -> tuple[Finding, .
     file, opinion = found[0]
     branch = source.branches.npho if opinion.channel == "npho" else source.branches.time
     settings = _settings(loaded.config, source)
+    mends = tuple(mend for odd, _ in found for mend in reading_mends(odd, source.branches))
+    is_mended = branch in [mend.branch for mend in mends]
     many = f" ({len(found)} of {len(files)} files)" if len(files) > 1 else ""
     return (
         Finding(
@@ -106,6 +108,8 @@ def scale_findings(loaded: LoadedModel, source: EventSource) -> tuple[Finding, .
             where=f"{input_name(file.path, file.tree)} branch {branch}",
             evidence=(f"raw {opinion.channel} of its first events: {raw_line(opinion.channels[opinion.channel])}",),
             fix=f"xectool check-data {arguments(file.path, file.tree)}{settings}   # names the unit",
+            other_unit=branch if is_mended else "",
+            mends=mends if is_mended else (),
         ),
     )
 

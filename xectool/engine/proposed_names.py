@@ -86,9 +86,19 @@ def with_proposed(
     )
     told_of = (replace(item, evidence=(said, *item.evidence), fix=_with(item.fix, names)) for item in truths)
     units = [item for item in report if item.other_unit]
-    rest = [item for item in report if not item.other_unit]
+    rest = [replace(item, fix=_completed(item.fix, names)) for item in report if not item.other_unit]
     whole = Report((*rest, *told_of, *units, *new)) if names else report
     return Proposed(whole, (*names, *changed), (*found.mends, *mends))
+
+
+def _completed(line: str, names: Sequence[str]) -> str:
+    """Return a check that has some of the proposed names with all of them: of another tree those of its branches too.
+
+    >>> _completed("xectool check-data a.root --set data.tree_name=ev   # why", ["data.tree_name=ev", "data.x=1"])
+    'xectool check-data a.root --set data.tree_name=ev --set data.x=1   # why'
+    """
+    told = _settings(line)
+    return _with(line, [name for name in names if name not in told]) if {*told} & {*names} else line
 
 
 def names_in(path: str, tree: str) -> tuple[str, ...]:

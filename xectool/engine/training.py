@@ -17,7 +17,7 @@ from xectool.config.rules.disk import disk_rules
 from xectool.config.rules.path import path_rules
 from xectool.config.rules.run import OneStartingPoint
 from xectool.engine.capacity import without_memory
-from xectool.engine.check_lines import converting
+from xectool.engine.convert_line import converting
 from xectool.engine.training_run.attempt import RunAttempt
 from xectool.engine.training_run.first_look import input_findings
 from xectool.engine.training_run.result import TrainResult, is_told
@@ -105,7 +105,7 @@ def _train(
     loaded = replace(loaded, findings=without_learnt_units(loaded.findings, started))
     watching.started(start_facts(parts, data, place, progress))
     seen = (*data.findings, *parts.baseline.findings, *_changes(parts, place, dry_run, data))
-    noticed = converting(seen, loaded.config.data)
+    noticed = converting(seen, loaded.config.data, data.train, data.val)
     warned = tuple(found for found in loaded.findings if found.severity is not Severity.INFO)
     for found in () if dry_run else (*warned, *noticed):  # again at the end, which is not far in a dry run
         for line in in_lines(found):

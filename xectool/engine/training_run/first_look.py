@@ -17,7 +17,7 @@ from xectool.data.blocks import SourceFile
 from xectool.data.events import EventSource
 from xectool.data.loader import EventLoader
 from xectool.data.plan import DataPlan
-from xectool.engine.check_lines import converting
+from xectool.engine.convert_line import converting
 from xectool.engine.training_run.start import opened, settings_at
 from xectool.errors import in_shell
 from xectool.findings import Finding, Severity
@@ -72,7 +72,7 @@ def file_findings(loaded: LoadedConfig, place: RunPlace, num_ranks: int) -> tupl
     data = opened(loaded, place, uncached, late)
     events = (data.train.num_events, data.val.num_events)
     counted = count_rules(loaded.config, *events, num_ranks, resumes=place.checkpoint is not None)
-    noticed = converting(data.findings, config)
+    noticed = converting(data.findings, config, data.train, data.val)
     loaded.require(counted)
     return (*loaded.locate(counted), *noticed, *input_findings(data, loaded))
 
