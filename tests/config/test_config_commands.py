@@ -20,8 +20,10 @@ from xectool.config.rules.platform import Situation
 from xectool.config.serialize import to_yaml
 from xectool.config.template import key_comment, template
 from xectool.engine import config as commands
+from xectool.engine.simulation import simulate
+from xectool.engine.training_run import preflight
 from xectool.errors import ConfigError, UsageError, XecError
-from xectool.findings import Report, Severity
+from xectool.findings import Finding, Report, Severity
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 GOOD = "kind: regressor\ntasks:\n  energy: {enabled: true, scale: auto}\n"
@@ -236,13 +238,16 @@ def test_any_check_warns_of_a_checkpoint_that_is_not_there_and_may_come_yet(path
     assert "CFG-66" in {item.code for item in found.warnings}
 
 
-def test_a_deep_check_looks_at_memory(path: Path, tmp_path: Path) -> None:
-    for name in ("a.root", "b.root"):
-        (tmp_path / name).write_bytes(b"root")
-    sets = [f"data.train_path={tmp_path}/a.root", f"data.val_path={tmp_path}/b.root"]
+def test_a_deep_check_looks_at_memory(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed, name in enumerate(("a.root", "b.root")):
+        simulate(tmp_path / name, events=8, seed=seed)
+    sets = [f"data.train_path={tmp_path}/a.root", f"data.val_path={tmp_path}/b.root", "data.batch_size=8"]
     assert commands.check(path, sets, deep=True).findings.errors == ()
-    with pytest.raises(ConfigError, match="estimated host RAM"):
-        commands.check(path, [*sets, "data.chunksize=100000000"], deep=True)
+    short = Finding("CFG-20", Severity.ERROR, "too little")  # what a training says has tests of its own
+    monkeypatch.setattr(preflight, "shortage", lambda *asked: Report((short,)))
+    with pytest.raises(InvalidConfigError) as caught:
+        commands.check(path, sets, deep=True)
+    assert caught.value.code == "CFG-20"
 
 
 def test_check_knows_the_machine(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

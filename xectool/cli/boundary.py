@@ -30,6 +30,7 @@ from xectool.errors import (
     XecError,
     nearest,
 )
+from xectool.findings import findings_of
 
 
 def _is_later_rank() -> bool:
@@ -84,7 +85,7 @@ def _pass_on(name: str, lost: str, why: OSError | None, other: Steady) -> None:
         where=name,
         fix="df -h   # free space; what found no room follows",
     )
-    render.show_findings(render.console(cast(TextIO, other)), render.findings_of(failure))
+    render.show_findings(render.console(cast(TextIO, other)), findings_of(failure))
     other.write(lost)
     other.settle()
 

@@ -55,7 +55,7 @@ def check(
     config: ConfigArgument,
     set_: SetOption = None,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Also look for its data files, at their units, memory and devices.")
+        bool, typer.Option("--deep", help="Also look at its data files and their units, and try its training dry.")
     ] = False,
     json: JsonOption = False,
 ) -> None:

@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 from xectool.cli.streams import steady
 from xectool.cli.tables import FittingTable
 from xectool.errors import XecError
-from xectool.findings import Finding, Severity, in_lines, to_paste
+from xectool.findings import Finding, Severity, findings_of, in_lines, to_paste
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -188,12 +188,6 @@ class Output:
         stdout = steady(sys.stdout)
         stdout.write(json.dumps(document, allow_nan=False) + "\n")
         stdout.flush()
-
-
-def findings_of(error: XecError) -> tuple[Finding, ...]:
-    """Return the findings that an error carries, or the one that it is."""
-    carried: tuple[Finding, ...] = tuple(getattr(error, "findings", ()))
-    return carried or (Finding(error.code, Severity.ERROR, error.problem, where=error.where, fix=error.fix),)
 
 
 def _show_causes(screen: Console, error: BaseException) -> None:

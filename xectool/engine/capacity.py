@@ -114,21 +114,5 @@ def crude_bytes(config: RunConfig) -> int:
     return largest * event + window + _STATE_BYTES * (weights + heads)
 
 
-def with_estimate(rules: Report, config: RunConfig, limits: Mapping[str, int]) -> Report:
-    """Return the rules on capacity with what `shortage` says of memory: a training refuses for nothing else.
-
-    Args:
-        rules: What the rules on capacity found.
-        config: The run, on the CPU.
-        limits: What limits the memory of one rank, in bytes, by its name.
-
-    Raises:
-        XecError: The network cannot be built.
-    """
-    amp = "off" if config.training.amp == "auto" else config.training.amp
-    device = Device("cpu", min(limits.values()), is_gpu=False)
-    return without_memory(rules).merged(shortage(config, device, amp, limits))
-
-
 def _refused(item: Finding) -> bool:
     return item.code == _MEMORY and item.severity is Severity.ERROR

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from xectool.config.json_schema import json_schema
 from xectool.config.load import LoadedConfig, load_config, read_config
-from xectool.config.platform import Platform, memory_budgets
+from xectool.config.platform import Platform
 from xectool.config.presets import PRESETS
-from xectool.config.rules.capacity import capacity_rules, is_on_cpu
+from xectool.config.rules.capacity import capacity_rules
 from xectool.config.rules.path import named_file_rules, overlap_rules, path_rules
 from xectool.config.serialize import dotted_values, to_yaml
 from xectool.config.template import template
 from xectool.engine.arguments import typed
-from xectool.engine.capacity import with_estimate
+from xectool.engine.capacity import without_memory
 from xectool.engine.config_units import unit_findings
 from xectool.engine.convert_line import converting
+from xectool.errors import DeviceError
 from xectool.findings import Report
 from xectool.rootio.counting import count_run_events
 
@@ -75,7 +76,7 @@ def show(path: Path | str, overrides: Sequence[str] = ()) -> ConfigShown:
 
 @typed
 def check(path: Path | str, overrides: Sequence[str] = (), deep: bool = False) -> ConfigShown:
-    """Check a configuration on this machine; ``deep`` also looks at its data, their units, the memory and devices.
+    """Check a configuration on this machine; ``deep`` also looks at data and units, and tries the training dry.
 
     Raises:
         ConfigError: A rule is broken; ``findings`` of the error lists all of them.
@@ -85,18 +86,23 @@ def check(path: Path | str, overrides: Sequence[str] = (), deep: bool = False) -
     if not deep:
         return _shown(loaded.require(overlap_rules(loaded.config).merged(named_file_rules(loaded.config))))
     paths = path_rules(loaded.config)
-    found = paths.merged(capacity_rules(loaded.config, platform, count_run_events(loaded.config.data)))
-    if not (loaded.findings.errors or paths.errors):  # it takes seconds
-        found = _looked_into(loaded, platform, found)
-    return _shown(loaded.require(found))
+    capacity = capacity_rules(loaded.config, platform, count_run_events(loaded.config.data))
+    refused = loaded.findings.errors or paths.errors or without_memory(capacity).errors
+    return _shown(
+        loaded.require(paths.merged(capacity)) if refused else _looked_into(loaded, overrides, paths, capacity)
+    )
 
 
-def _looked_into(loaded: LoadedConfig, platform: Platform, found: Report) -> Report:
-    """Return what was found with the units of the first files and, on the CPU, the estimate of its memory."""
+def _looked_into(loaded: LoadedConfig, overrides: Sequence[str], paths: Report, capacity: Report) -> LoadedConfig:
+    """Return a configuration with the units of its first files, and with what a dry run of its training says."""
+    from xectool.engine.training_run.rehearsal import rehearsed  # torch
+
     units = Report(converting(unit_findings(loaded), loaded.config.data))
-    if is_on_cpu(loaded.config, platform):
-        found = with_estimate(found, loaded.config, memory_budgets(loaded.config.distributed.num_gpus))
-    return units.merged(found)
+    told = loaded.require(units.merged(paths).merged(without_memory(capacity)))
+    said = Report(tuple(rehearsed(told, overrides)))
+    if any(item.code == DeviceError.default_code for item in said):  # no step of another machine was estimated
+        told = loaded.require(units.merged(paths).merged(capacity))
+    return replace(told, findings=told.findings.merged(said)).require()
 
 
 def schema() -> dict[str, Any]:

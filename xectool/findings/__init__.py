@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from xectool.errors import XecError
 from xectool.findings.mends import Mend
 
 
@@ -78,6 +79,12 @@ class Report:
     def merged(self, other: Report) -> Report:
         """Return both sets of findings, this one first."""
         return Report(self.findings + other.findings)
+
+
+def findings_of(error: XecError) -> tuple[Finding, ...]:
+    """Return the findings that an error carries, or the one that it is."""
+    carried: tuple[Finding, ...] = tuple(getattr(error, "findings", ()))
+    return carried or (Finding(error.code, Severity.ERROR, error.problem, where=error.where, fix=error.fix),)
 
 
 def in_lines(found: Finding) -> list[str]:

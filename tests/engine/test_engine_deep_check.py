@@ -1,0 +1,83 @@
+"""`config check --deep` says what a dry run of the training says, whatever that is about."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from xectool import engine
+from xectool.errors import XecError
+from xectool.findings import Finding, findings_of
+
+Usage = namedtuple("Usage", ["total", "used", "free"])
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("deep")
+    for seed, name in enumerate(("train", "val")):
+        engine.simulate(place / f"{name}.root", events=24, seed=seed)
+    (place / "torn.root").write_bytes((place / "val.root").read_bytes()[:5000])
+    (place / "empty.pt").write_bytes(b"")
+    (place / "config.yaml").write_text(
+        f"kind: regressor\ndata: {{train_path: {place}/train.root, val_path: {place}/val.root, batch_size: 8}}\n"
+        "tasks: {energy: {enabled: true}}\nmodel: {encoder_dim: 64}\ntraining: {epochs: 1}\n"
+        f"checkpoint: {{save_dir: {place}/runs}}\n"
+    )
+    return place
+
+
+def told_by(ask: Callable[[], tuple[Finding, ...]]) -> set[tuple[str, str]]:
+    try:
+        found = ask()
+    except XecError as error:
+        found = findings_of(error)
+    return {(item.code, item.problem.partition(":")[0]) for item in found}
+
+
+def full(path: object) -> Usage:
+    return Usage(10**12, 10**12, 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        (["checkpoint.save_dir={}/val.root/runs"], "XT-USAGE"),
+        (["checkpoint.save_dir=/proc/runs"], "XT-DISK"),
+        (["data.batch_size=64"], "DAT-06"),
+        (["data.batch_size=64", "data.drop_last=true"], "XT-DATA-NO-EVENTS"),
+        (["data.train_path={}/torn.root"], "XT-DATA-TRUNCATED"),
+        (["data.tree_name=sev"], "XT-DATA-TREE"),
+        (["data.npho_branch=light"], "XT-DATA-BRANCH"),
+        (["data.val_path=[{0}/val.root, {0}/train.root]"], "CFG-37"),
+        (["checkpoint.init_from={}/empty.pt"], "XT-CKPT-CORRUPT"),
+        (["training.ema_decay=0.9999"], "CFG-65"),
+        (["training.grad_accum_steps=50"], "CFG-25"),
+        (["training.device=cuda:7"], "XT-DEVICE"),
+        (["mlflow.run_name=a b"], "XT-USAGE"),
+    ],
+)
+def test_whatever_a_dry_run_says_a_deep_check_says_too(files: Path, settings: list[str], code: str) -> None:
+    """A directory that cannot be written, and data of fewer events than a batch, were called sound."""
+    asked = [text.format(files) for text in settings]
+    config = files / "config.yaml"
+    dry = told_by(lambda: engine.train(config, overrides=asked, dry_run=True).findings)
+    deep = told_by(lambda: tuple(engine.config.check(config, asked, deep=True).findings))
+    assert code in {name for name, _ in dry}, f"the control: {dry}"
+    assert dry <= deep
+
+
+def test_a_full_disk_and_too_few_events_for_all_ranks_are_told(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = files / "config.yaml"
+    shallow = {item.code for item in engine.config.check(config, deep=True).findings}
+    assert not {"DAT-06", "CFG-53"} & shallow, "the control"
+    found = told_by(lambda: tuple(engine.config.check(config, ["distributed.num_gpus=4"], deep=True).findings))
+    assert any(code == "DAT-06" for code, _ in found), (
+        "24 events are three batches of one rank, and less than one of four"
+    )
+    monkeypatch.setattr("shutil.disk_usage", full)
+    found = told_by(lambda: tuple(engine.config.check(config, deep=True).findings))
+    assert any(code == "CFG-53" for code, _ in found)
+    assert not (files / "runs").exists()
