@@ -355,6 +355,17 @@ def test_10_times_in_nanoseconds(look: Any, rows: Rows, factor: float, unit: str
     assert told.evidence[-1] == "xectool explain units"
 
 
+def test_10_a_file_of_seconds_and_nanoseconds_has_no_line_that_multiplies_both(look: Any, rows: Rows) -> None:
+    times = rows["relative_time"][: 7 * len(rows["relative_time"]) // 10]
+    times[times < 9e9] *= 1e9
+    facts = look(rows)
+    told = one(
+        "DAT-02", facts, "error", "another unit is the usual reason", "make the file again with relative_time in s"
+    )
+    assert not found("DAT-10", facts)
+    assert told.mends == ()
+
+
 @pytest.mark.parametrize(("channel", "factor"), [("relative_time", 1.0), ("relative_time", 1e9), ("npho", 1e8)])
 def test_all_figures_of_a_channel_are_of_the_same_readings(look: Any, rows: Rows, channel: str, factor: float) -> None:
     before = {row.feature: row for row in look(rows).raw}

@@ -19,6 +19,7 @@ from xectool.rules import Rule
 
 # More impossible readings than this are no flipped bit: a part is damaged, or events have another gain or unit.
 DAMAGE_SHARE: Final = 1e-3
+MOST, NEARLY_ALL = 0.5, 0.9
 MOST_FLIPPED: Final = 10  # in a file; bits flip one by one, the brightest sensors of events are too bright together
 # Stretches of zeros in more events than this, or beside more single zeros, are no damage: sensors without light read
 # zero in such files.
@@ -33,14 +34,15 @@ def impossible_counts(facts: DataFacts, channel: int) -> list[CellCounts]:
     return [item for item in counts if item.impossible > DAMAGE_SHARE * max(item.total, 1)]
 
 
-def in_other_unit(counts: CellCounts) -> bool:
-    """Return whether most of what is read is impossible: damage of a part leaves the rest as it was."""
-    return 2 * counts.impossible > counts.total - counts.nonfinite - counts.unknown - counts.num_zero
+def impossible_share(counts: CellCounts) -> float:
+    """Return which part of what is read is impossible; zero is what many files have for no reading."""
+    return counts.impossible / max(counts.total - counts.nonfinite - counts.unknown - counts.num_zero, 1)
 
 
 def times_in_other_unit(facts: DataFacts) -> list[CellCounts]:
-    """Return the counts of the files of whose times most are longer than any event lasts."""
-    return [] if facts.exchanged else [time for _, time in facts.sample.counts.values() if in_other_unit(time)]
+    """Return the counts of the files nearly all of whose times are too long: a factor would ruin the others."""
+    times = [time for _, time in facts.sample.counts.values()]
+    return [] if facts.exchanged else [time for time in times if impossible_share(time) > NEARLY_ALL]
 
 
 LACKING: Final = ", which other files have"
@@ -154,7 +156,7 @@ class FilesAreWhole(TroubleRule):
         for where, (npho, time) in facts.sample.counts.items():
             if not facts.exchanged:  # DAT-25 says so
                 yield from self._impossible(facts, where, npho, data.npho_branch)
-                if not in_other_unit(time):  # DAT-10 says so
+                if impossible_share(time) <= NEARLY_ALL:  # else DAT-10 says so
                     yield from self._impossible(facts, where, time, data.time_branch)
             yield from self._blank(npho, data.npho_branch)
             yield from self._blank(time, data.time_branch)
@@ -191,7 +193,7 @@ class FilesAreWhole(TroubleRule):
         elif few:
             fix = "copy the file again and compare its checksum; leave these events out otherwise"
         topic = "XT-DATA-DAMAGED"
-        if in_other_unit(counts):
+        if impossible_share(counts) > MOST:
             reason = "another unit is the usual reason where most of a branch is"
             fix = again
             topic, mends = "units", ()

@@ -10,7 +10,7 @@ import numpy as np
 
 from xectool.checks.cells import CellCounts
 from xectool.checks.data_facts import EXPLAIN_UNITS, DataFacts, event_place, places_of_values, sensor_place
-from xectool.checks.file_rules import impossible_counts, times_in_other_unit
+from xectool.checks.file_rules import MOST, impossible_counts, impossible_share, times_in_other_unit
 from xectool.checks.light import SCALE
 from xectool.checks.marked import marker_findings
 from xectool.checks.sample import Sample
@@ -185,7 +185,8 @@ class NormalizedTimesFit(Rule[DataFacts]):
             yield replace(found, evidence=shown, other_unit=data.time_branch, mends=time_mends(facts))
             return
         row = next((row for row in facts.normalized if row.channel == "time" and row.face == "all"), None)
-        if facts.exchanged or row is None or (row.min >= -2 and row.max <= 2):
+        mixed = any(impossible_share(time) > MOST for time in counts)  # DAT-02 says so
+        if facts.exchanged or mixed or row is None or (row.min >= -2 and row.max <= 2):
             return
         report = self.warning if max(abs(row.min), abs(row.max)) > 10 else self.info
         cell = facts.sample.cells.extremes[1][abs(row.max) >= abs(row.min)]

@@ -64,6 +64,7 @@ NEVER_ZERO: Final = ("energy", "uvwFI", "angle", "angleVec")
 """Tasks whose truth is never exactly 0: no light, one point, along the beam, without length."""
 NEVER_FILLED_FIX: Final = "write 1e10 where a truth is not known: its loss leaves it out"
 _ANGLES_TO_TELL: Final = 10
+_NEARLY_ALL: Final = 0.9
 
 
 def impossible(task: str, rows: Array) -> npt.NDArray[np.bool_]:
@@ -159,7 +160,7 @@ def are_few(num_far: int, num_events: int) -> bool:
 
 
 def unit_of_times(times: Array) -> str:
-    """Return the other unit of times of sensors, of any shape, most of which no event lasts as seconds; else empty.
+    """Return the unit of times of sensors, nearly all of which no event lasts as seconds; empty where some are seconds.
 
     >>> unit_of_times(np.array([20.0, -35.0, 0.0, 1e10])), unit_of_times(np.array([2e-8, 3e-8, 4e-3]))
     ('ns', '')
@@ -167,4 +168,4 @@ def unit_of_times(times: Array) -> str:
     sizes = np.abs(times[times != 0])
     sizes = sizes[sizes < c.UNKNOWN_ABOVE]
     longer = sizes[sizes > c.LARGEST_TIME_S]
-    return likely_unit("timing", float(np.median(longer))) if 2 * len(longer) > len(sizes) else ""
+    return likely_unit("timing", float(np.median(longer))) if len(longer) > _NEARLY_ALL * len(sizes) else ""
