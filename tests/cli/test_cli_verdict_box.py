@@ -90,3 +90,36 @@ def test_what_else_helps_is_said_beside_a_line_that_was_printed(capsys: pytest.C
         "  fix: the line after Next",
         "  fix: the line after Next   # what was found in 1 file; or leave it out",
     ]
+
+
+COMMAND = "xectool train 'a b.yaml' --set 'data.exclude=[a.root:1, a.root:2]' --run-name again"
+SENTENCE = (
+    f"confidence 95%: the loss of 3 events jumps at step 17 of file /data/{'long/' * 12}a.root; go on with {COMMAND}"
+)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_sentences_fit_the_terminal_and_what_is_pasted_stays_whole(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A terminal broke them inside of words, and below the labels."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    console().print(verdict_box(f"XT-SPIKE: {SENTENCE}", [SENTENCE] * 2, COMMAND, False))
+    show_findings(console(), [Finding("XT-SPIKE", Severity.ERROR, SENTENCE, "a.root", (SENTENCE,), COMMAND)])
+    shown = capsys.readouterr().err
+    lines = [line for line in shown.splitlines() if not line.startswith("─")]
+    assert " ".join(shown.split()).count(" ".join(SENTENCE.split())) == 5, "every word, in its order"
+    assert shown.count(COMMAND) == 7
+    long = [line for line in lines if len(line) > width]
+    assert all(COMMAND in line or "long/" in line for line in long)
+    assert all(len(line.split()) <= 2 for line in long if "long/" in line), (
+        "nothing stands beside a word that is too long"
+    )
+    assert f"Next     {COMMAND}" in lines
+    assert sum(line.startswith(" " * 9) for line in lines) >= 6, "below their labels"
+
+
+def test_a_log_has_all_the_room_it_needs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    console().print(verdict_box("bad", [SENTENCE], COMMAND, False))
+    assert f"Why      {SENTENCE}" in capsys.readouterr().err.splitlines()

@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
 from xectool.cli.streams import steady
 from xectool.cli.tables import FittingTable
+from xectool.cli.wrapping import FILE_WIDTH, Labelled, wrapped
 from xectool.errors import XecError
 from xectool.findings import Finding, Severity, findings_of, in_lines, to_paste
 
@@ -30,7 +31,6 @@ IN_ASCII = str.maketrans(
 STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 BOX_WIDTH = 80
 REMARK = "   # "
-FILE_WIDTH = 400
 
 
 class Verbosity(Enum):
@@ -212,10 +212,12 @@ def show_findings(screen: Console, findings: Iterable[Finding], next_line: str =
             lines[line] = found.fix, f"the line of {found.code} above, of {found.where}"
         head, *below = in_lines(found)
         severity, code, problem = head.split(" ", 2)
+        problem = wrapped(problem, screen.width, 2, len(severity) + len(code) + 2)
         screen.print(f"[{STYLES[found.severity]}]{severity}[/] [bold]{escape(code[:-1])}[/]: {escape(problem)}")
         for line in below:
             label, _, text = line.partition(":")
-            screen.print(f"{label}:[green]{escape(text)}[/]" if label == "  fix" else escape(line))
+            said = wrapped(line, screen.width, 4, 0) if label == "  evidence" else line
+            screen.print(f"{label}:[green]{escape(text)}[/]" if label == "  fix" else escape(said))
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> FittingTable:
@@ -246,10 +248,7 @@ def verdict_box(verdict: str, why: Sequence[str], next_line: str, good: bool) ->
     from rich.text import Text
 
     edge = Text("─" * BOX_WIDTH, style="green" if good else "red")
-    rows = (
-        ("Verdict", verdict, "bold green" if good else "bold red"),
-        *(("Why" if number == 0 else "", line, "") for number, line in enumerate(why)),
-        ("Next", to_paste("", next_line or "nothing to do").removeprefix(" "), "green"),
-    )
-    lines = (Text.assemble((f"{label:<8} ", "bold"), (line, style)) for label, line, style in rows)
-    return Group(edge, *lines, edge)
+    rows = [Labelled(f"{'Verdict':<8} ", verdict, "bold green" if good else "bold red")]
+    rows += [Labelled(f"{'' if number else 'Why':<8} ", line, "") for number, line in enumerate(why)]
+    following = to_paste("", next_line or "nothing to do").removeprefix(" ")
+    return Group(edge, *rows, Text.assemble((f"{'Next':<8} ", "bold"), (following, "green")), edge)

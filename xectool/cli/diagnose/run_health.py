@@ -9,6 +9,7 @@ import typer
 
 from xectool.cli.options import JsonOption, run_word
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
+from xectool.cli.wrapping import wrapped
 from xectool.errors import EXIT_BAD_RESULT, counted, in_shell
 from xectool.findings import few, to_paste
 
@@ -63,10 +64,10 @@ def _show_run(screen: Console, result: RunHealth) -> None:
         screen.print(table(title, ["code", "confidence", "step", "follows from"], rows))
         for cause in result.causes[1:]:
             fix = to_paste("  fix:", _without_list(cause.fix))
-            screen.print(f"{cause.code}: {cause.problem}\n{fix}", markup=False)
+            screen.print(f"{wrapped(f'{cause.code}: {cause.problem}', screen.width, 2, 0)}\n{fix}", markup=False)
     for note in result.notes:
         fix = "\n" + to_paste("  fix:", note.fix) if note.fix else ""
-        screen.print(f"note {note.code}: {note.problem}{fix}", markup=False)
+        screen.print(f"{wrapped(f'note {note.code}: {note.problem}', screen.width, 2, 0)}{fix}", markup=False)
     looked = f"{counted(len(result.rules_run), 'rule')} looked, {len(result.rules_skipped)} had nothing to look at"
     if result.exclude and not result.causes[0].blamed:
         screen.print(f"all events to blame: --set {in_shell(result.exclude)}", markup=False)
