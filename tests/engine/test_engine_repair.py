@@ -82,6 +82,30 @@ def test_a_listed_sensor_without_an_answer_is_dead_in_the_repaired_file(tmp_path
     assert np.array_equal(found["npho"][:, kept], npho[:, kept])
 
 
+def repaired(folder: Path, monkeypatch: pytest.MonkeyPatch, units: float) -> repairing.RepairResult:
+    """Repair ``dead.root`` with what says the same of every sensor."""
+    source = open_source(DataConfig(), [str(folder / "dead.root")], tasks=(), require_truth=False)
+    loaded = SimpleNamespace(network=Boundless(units), execution=SimpleNamespace(device=torch.device("cpu")), notes=())
+    loaded.config = config_from_overrides([])
+    monkeypatch.setattr(repairing, "load_inpainter", lambda *_: loaded)
+    monkeypatch.setattr(repairing, "open_events", lambda *_: source)
+    monkeypatch.setattr(repairing, "events_at_once", lambda *_: 2)
+    (folder / "inp.pt").touch()
+    return repairing.repair(folder / "inp.pt", [str(folder / "dead.root")], output=folder / "r.root")
+
+
+def test_what_lies_beside_the_tree_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was gone without a word."""
+    npho = np.full((3, 4760), 1e10, "f4")
+    npho[:, 9:] = 5.0
+    with uproot.recreate(tmp_path / "dead.root") as file:
+        file["tree"] = {"npho": npho, "relative_time": np.zeros((3, 4760), "f4")}
+        file["light"], file["note"] = np.histogram(np.ones(3)), "by hand"
+    (found,) = repaired(tmp_path, monkeypatch, 0.17).findings
+    assert found.code == "XT-CONVERT-KEYS"
+    assert found.problem.endswith("are not in '" + str(tmp_path / "r.root") + "': light (TH1D), note (TObjString)")
+
+
 @pytest.mark.parametrize(("units", "warned"), [(-0.3, 1), (-0.01, 0), (0.17, 0)])
 def test_negative_light_is_none_and_much_of_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, units: float, warned: int
@@ -90,14 +114,7 @@ def test_negative_light_is_none_and_much_of_it_is_told(
     npho[:, [7, 9]] = 1e10
     with uproot.recreate(tmp_path / "dead.root") as file:
         file["tree"] = {"npho": npho, "relative_time": np.zeros((3, 4760), "f4")}
-    source = open_source(DataConfig(), [str(tmp_path / "dead.root")], tasks=(), require_truth=False)
-    loaded = SimpleNamespace(network=Boundless(units), execution=SimpleNamespace(device=torch.device("cpu")), notes=())
-    loaded.config = config_from_overrides([])
-    monkeypatch.setattr(repairing, "load_inpainter", lambda *_: loaded)
-    monkeypatch.setattr(repairing, "open_events", lambda *_: source)
-    monkeypatch.setattr(repairing, "events_at_once", lambda *_: 2)
-    (tmp_path / "inp.pt").touch()
-    result = repairing.repair(tmp_path / "inp.pt", [str(tmp_path / "dead.root")], output=tmp_path / "r.root")
+    result = repaired(tmp_path, monkeypatch, units)
     found = uproot.open(tmp_path / "r.root")["tree"].arrays(["npho", "repaired"], library="np")
     said = float(Normalizer(NormalizationConfig()).inverse_npho(torch.tensor(units)))
     np.testing.assert_allclose(found["npho"][:, [7, 9]], max(said, 0.0), rtol=1e-5)

@@ -10,8 +10,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from xectool.data.blocks import SourceFile
 from xectool.data.dead_masks import open_dead_sensors
 from xectool.detector.constants import DEAD_VALUE, UNKNOWN_ABOVE
+from xectool.engine.conversion_remarks import left_behind
 from xectool.engine.input_events import open_events
 from xectool.engine.loading import (
     LoadedModel,
@@ -24,7 +26,9 @@ from xectool.engine.output_places import files_read, require_file_place
 from xectool.errors import UsageError, in_shell
 from xectool.findings import Finding, Severity
 from xectool.models.inpainter import Inpainter
+from xectool.rootio.beside import beside
 from xectool.rootio.origin import FLAG_BRANCH, Origin
+from xectool.rootio.reader import EventFile
 from xectool.tasks.event_variants import Fill
 from xectool.training.predicting.repair import DEEP_NPHO, Repaired, RepairRun, write_repaired
 from xectool.training.process.memory_faults import memory_faults
@@ -107,6 +111,7 @@ def repair(  # noqa: PLR0913 - the function is the command: one argument an opti
     with memory_faults(loaded.config, "predicting"):
         written = write_repaired(source, target, run)
     again = " ".join(map(in_shell, (model, *data)))
+    left = [item for file in source.files if file.num_selected for item in _beside(file, str(output))]
     return RepairResult(
         written.num_events,
         written.events_per_s,
@@ -115,7 +120,7 @@ def repair(  # noqa: PLR0913 - the function is the command: one argument an opti
         written.num_dead / written.num_events,
         written.num_filled / written.num_events,
         written.num_negative / written.num_events,
-        (*loaded.notes, *source.findings, *_findings(written, str(output), again)),
+        (*loaded.notes, *source.findings, *_findings(written, str(output), again), *left),
     )
 
 
@@ -161,6 +166,13 @@ def filler(loaded: LoadedModel) -> Fill:
         return answer | {"npho": answer["npho"].masked_fill(mask & (endless | blind), DEAD_VALUE)}
 
     return fill
+
+
+def _beside(source: SourceFile, output: str) -> list[Finding]:
+    """Return what lies beside the tree of a file, none of which is in the repaired one: that is made of several."""
+    with EventFile(source.path, source.tree) as file:
+        texts, others = beside(file)
+    return left_behind({**others, **dict.fromkeys(texts, "TObjString")}, source.path, output)
 
 
 def _findings(written: Repaired, output: str, again: str) -> list[Finding]:
