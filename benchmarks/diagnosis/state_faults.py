@@ -24,13 +24,15 @@ def kill_at(step: int) -> None:
     hooks.at_step(step, lambda _: os.kill(os.getpid(), signal.SIGKILL))
 
 
-def resumed(lab: Lab, damage: Callable[[Any], None] | None, *, kinds: tuple[str, ...] = ("regressor",)) -> None:
-    """Train half of a run, change what was saved, and resume it."""
+def resumed(
+    lab: Lab, damage: Callable[[Any], None] | None, *, kinds: tuple[str, ...] = ("regressor",), by_name: bool = False
+) -> None:
+    """Train half of a run, change what was saved, and resume it, or that very file: ``auto`` passes over NaN."""
     lab.configure(kinds, steps=70, training={"lr_scheduler": lab.choose(["constant", "cosine"])})
     lab.train(max_steps=int(lab.num_steps * lab.rng.uniform(0.4, 0.7)))
     if damage is not None:
         edited(lab, damage)
-    lab.train(resume="auto")
+    lab.train(resume=str(lab.run_dir / store.LAST_NAME) if by_name else "auto")
 
 
 def edited(lab: Lab, damage: Callable[[Any], object]) -> None:
@@ -69,7 +71,7 @@ def nan_moments(lab: Lab) -> None:
         found = _moments(saved)
         hooks.set_entry(found[int(place * len(found))], index, math.nan)
 
-    resumed(lab, damage)
+    resumed(lab, damage, by_name=True)
 
 
 @fault("Inf among the moments in mid-run", "not finite", "XT-NAN-WEIGHTS")
@@ -93,7 +95,7 @@ def nan_weights(lab: Lab) -> None:
         found = [tensor for tensor in saved.model.values() if tensor.is_floating_point() and tensor.numel() > 64]
         hooks.set_entry(found[int(place * len(found))], index, value)
 
-    resumed(lab, damage)
+    resumed(lab, damage, by_name=True)
 
 
 @fault("weights of the checkpoint times 20 to 1000", "resume", "XT-NAN-RESUME")
