@@ -109,3 +109,21 @@ def test_a_configuration_from_a_pipe_is_read_once(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "xectool", "config", "show", "/dev/stdin", "--json"]
     done = subprocess.run(command, input="kind: mae\n", cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["report", "gone"],
+        ["diagnose", "replay", "gone", "--step", "3"],
+        ["export", "gone.pt"],
+        ["inspect-ckpt", "gone.pt"],
+    ],
+)
+def test_a_run_or_checkpoint_that_is_not_there_is_told_before_torch_is_loaded(words: list[str]) -> None:
+    """It took seven seconds of CPU, a minute on a busy machine."""
+    program = (
+        "import sys; from xectool.cli import boundary; from xectool.cli.app import app; "
+        "print(boundary.run(app, sys.argv[1:]), 'torch' in sys.modules, 'matplotlib' in sys.modules)"
+    )
+    assert said(program, *words) == ["2", "False", "False"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xectool.cli.completion import offered
-from xectool.cli.options import JsonOption, MaxEventsOption
+from xectool.cli.options import JsonOption, MaxEventsOption, checkpoint_word
 from xectool.cli.progress import watcher
 from xectool.cli.render import Output, table
 from xectool.errors import counted
@@ -25,7 +25,9 @@ TOLD_HELP = (
 
 
 def export(
-    checkpoint: Annotated[str, typer.Argument(metavar="CKPT", help="Checkpoint of ours or of the older system.")],
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="CKPT", callback=checkpoint_word, help="Checkpoint of ours or of the older system.")
+    ],
     to: Annotated[
         str | None,
         typer.Option(

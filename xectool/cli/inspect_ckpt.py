@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xectool.cli.options import JsonOption, SetOption, config_word
+from xectool.cli.options import JsonOption, SetOption, checkpoint_word, config_word
 from xectool.cli.render import AlreadyShown, Output, plain, table
 from xectool.errors import EXIT_BAD_RESULT, counted
 
@@ -25,7 +25,12 @@ SHOWN = 40
 
 def inspect_ckpt(
     checkpoint: Annotated[
-        str, typer.Argument(metavar="CKPT", help="Checkpoint of ours or another's, .safetensors, TorchScript, .onnx.")
+        str,
+        typer.Argument(
+            metavar="CKPT",
+            callback=checkpoint_word,
+            help="Checkpoint of ours or another's, .safetensors, TorchScript, .onnx.",
+        ),
     ],
     config: Annotated[
         str | None,

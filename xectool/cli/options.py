@@ -37,6 +37,20 @@ def run_word(word: str | None) -> str | None:
     return word and named_run(word)
 
 
+def recorded_run_word(word: str) -> str:
+    """Return the directory of a run that is there; called where what looks at it takes seconds to import."""
+    from xectool.engine.at_hand import recorded_run
+
+    return recorded_run(word)
+
+
+def checkpoint_word(word: str) -> str:
+    """Return the name of a checkpoint that is there; called for each CKPT of a command line."""
+    from xectool.engine.at_hand import present_checkpoint
+
+    return present_checkpoint(word)
+
+
 def config_word(word: str | None) -> str | None:
     """Return a configuration that can be read; called for each CONFIG of a command line."""
     from xectool.engine.at_hand import readable_config

@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
-from xectool.cli.options import JsonOption, run_word
+from xectool.cli.options import JsonOption, recorded_run_word
 from xectool.cli.render import Output
 
 
 def report(
-    run: Annotated[str, typer.Argument(metavar="RUN", callback=run_word, help="Run directory; live or finished.")],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", callback=recorded_run_word, help="Run directory; live or finished.")
+    ],
     output: Annotated[
         str | None, typer.Option("--output", "-o", metavar="FILE", help="The page; default RUN/report.html.")
     ] = None,

@@ -10,11 +10,12 @@ from typing import Final
 
 import yaml
 
+from xectool.checkpoint.missing import missing_checkpoint
 from xectool.checkpoint.names import BEST_NAME, LAST_NAME
 from xectool.config.document import read_document
 from xectool.config.serialize import inline_yaml
 from xectool.errors import Misnamed, in_shell
-from xectool.runlog.run_dirs import USUAL_DIR, newest_run, run_called
+from xectool.runlog.run_dirs import USUAL_DIR, newest_run, require_record, run_called
 
 USUAL_CONFIG: Final = Path("config.yaml")
 
@@ -46,6 +47,29 @@ def named_run(word: str) -> str:
     """Return the directory of a run that is named as ``xectool runs`` lists it; any other word as it is."""
     found = run_called(word)
     return word if found == Path(word).expanduser() else str(found)
+
+
+def recorded_run(word: str) -> str:
+    """Return the directory of a run as `named_run` does, before what draws or repeats it is imported.
+
+    Raises:
+        UsageError: No run is there.
+    """
+    found = named_run(word)
+    require_record(Path(found).expanduser())
+    return found
+
+
+def present_checkpoint(word: str) -> str:
+    """Return the name of a checkpoint, before what reads it is imported, which takes seconds.
+
+    Raises:
+        CheckpointError: Nothing is there.
+    """
+    path = Path(word).expanduser()
+    if not os.path.exists(path):
+        raise missing_checkpoint(path)
+    return word
 
 
 def readable_config(word: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xectool.cli.options import DeviceOption, JsonOption, run_word
+from xectool.cli.options import DeviceOption, JsonOption, recorded_run_word
 from xectool.cli.progress import watcher
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
 from xectool.errors import EXIT_BAD_RESULT
@@ -20,7 +20,7 @@ MAX_ROWS = 20
 
 
 def replay(
-    run: Annotated[str, typer.Argument(metavar="RUN", callback=run_word, help="Run directory.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", callback=recorded_run_word, help="Run directory.")],
     step: Annotated[int, typer.Option(metavar="N", help="Optimizer step of the run, from 1.")],
     counterfactuals: Annotated[
         bool, typer.Option("--counterfactuals", help="Try what would have cured it: events, rate, precision.")
