@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from matplotlib.image import imread
 from xectool import engine
+from xectool.cli import boundary
+from xectool.cli.app import app
 from xectool.runlog.reader import RunReader
 from xectool.runlog.records import EpochRecord
 from xectool.runlog.writer import RunWriter
@@ -90,6 +92,15 @@ def test_page_holds_everything_and_loads_nothing(run: Path) -> None:
     for words in ("val/loss", "training.lr", "Different from the default", "config.yaml", "sensor health"):
         assert words in text
     assert found.verdict in text
+
+
+def test_the_command_says_what_it_is_doing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was silent for as long as it drew."""
+    with RunWriter(tmp_path / "run") as writer:
+        writer.event("finished", "finished", step=0, epoch=0, status="finished")
+    assert boundary.run(app, ["report", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().err
+    assert said.index("diagnose the run") < said.index("write the report") < said.index("report.html")
 
 
 def test_what_conventional_estimators_reach_stands_beside_the_best_weights_of_a_regressor(run: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from xectool.cli.options import JsonOption, recorded_run_word
+from xectool.cli.progress import watcher
 from xectool.cli.render import Output
 
 
@@ -25,6 +26,7 @@ def report(
     """
     from xectool import engine
 
-    found = engine.report(run, output)
+    with watcher(quiet=json) as observer:
+        found = engine.report(run, output, observer=observer)
     text = f"{found.path} ({found.size_bytes / 1e6:.1f} MB): {found.verdict}"
     Output("report", json).result(found, human=lambda screen: screen.print(text, markup=False))

@@ -33,6 +33,7 @@ from xectool.runlog.conventional import conventional
 from xectool.runlog.metrics import with_unit
 from xectool.runlog.reader import Lineage, RunReader
 from xectool.runlog.records import EpochRecord, is_routine
+from xectool.training.process.progress import NullObserver, Observer
 
 REPORT_NAME: Final = "report.html"
 PARTS: Final = ("data_wait", "transfer", "forward", "backward", "optimizer", "checkpoint", "log")
@@ -56,19 +57,23 @@ class ReportResult:
     left_out: tuple[str, ...]
 
 
-def report(run_dir: Path | str, output: Path | str | None = None) -> ReportResult:
+def report(run_dir: Path | str, output: Path | str | None = None, *, observer: Observer | None = None) -> ReportResult:
     """Write the page of a run, live or finished.
 
     Args:
         run_dir: Directory of the run.
         output: The page; default ``report.html`` in the run directory.
+        observer: Receives progress.
 
     Raises:
         UsageError: The directory holds no run record, or the output is a directory or a file of the run.
         DiskError: The page cannot be written.
     """
-    directory = Path(run_dir).expanduser()
-    return write_page(directory, diagnose_run(directory), output)
+    directory, watching = Path(run_dir).expanduser(), observer or NullObserver()
+    watching.phase("diagnose the run", 0)
+    health = diagnose_run(directory)
+    watching.phase("write the report", 0)
+    return write_page(directory, health, output)
 
 
 def write_page(directory: Path, health: RunHealth, output: Path | str | None = None) -> ReportResult:
