@@ -6,13 +6,15 @@ import itertools
 import os
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from xectool import engine
 from xectool.checkpoint import store
 from xectool.engine.training_run.result import TrainResult
-from xectool.errors import CheckpointError
+from xectool.errors import CheckpointError, ConfigError
 from xectool.training.process.progress import NullObserver
 from xectool.training.saving.refused import ResumeRefused
 
@@ -154,3 +156,45 @@ def test_a_refused_resume_gives_whole_lines_with_and_without_it(tiny_config: Con
     again = shlex.split(whole[0])
     settings = [value for word, value in itertools.pairwise(again) if word == "--set"]
     assert engine.train(config, resume="auto", overrides=settings, dry_run=True).status == "dry_run"
+
+
+def pasted(caught: Any, argv: list[str], number: int) -> list[str]:
+    line = caught.value.with_line(argv).fix.split("\n")[number].partition("   # ")[0]
+    return shlex.split(line)[3:]
+
+
+def test_a_refusal_names_all_that_differs_at_once_and_both_lines_work(tiny_config: Config) -> None:
+    """Meaning and batches were told one after the other; the new run had a network that its weights did not fit."""
+    config = tiny_config(model={"num_fusion_layers": 1})
+    engine.train(config, max_steps=1)
+    wrong = ["data.batch_size=4", "model.num_fusion_layers=2"]
+    with pytest.raises(ResumeRefused, match=r"what the weights mean.* and would serve other batches") as caught:
+        engine.train(config, resume="auto", overrides=wrong)
+    argv = ["train", str(config), "--resume", "auto", *(word for key in wrong for word in ("--set", key))]
+    for number, resume, name in ((0, "auto", None), (1, None, "r-again")):
+        words = pasted(caught, argv, number)
+        settings = [value for word, value in itertools.pairwise(words) if word == "--set"]
+        assert ("--resume" in words) == (resume is not None)
+        assert name is None or name == words[-1]
+        found = engine.train(config, resume=resume, run_name=name, overrides=settings, dry_run=True)
+        assert found.status == "dry_run"
+
+
+def test_the_line_of_a_new_run_unsets_the_key_of_a_resume(tiny_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It contradicted `checkpoint.resume_from` (CFG-45), and the answer to that led back to the refusal."""
+    config = tiny_config()
+    run = Path(engine.train(config, max_steps=1).run_dir)
+    monkeypatch.chdir(run)  # of a bare name the run was called "./-again", which no run can be
+    weights = store.load(run / store.LAST_NAME)
+    store.save(run / "bare.pt", replace(weights, training={}))
+    asked = ["checkpoint.resume_from=bare.pt", "mlflow.run_name=other"]
+    with pytest.raises(ResumeRefused, match="holds weights only") as caught:
+        engine.train(config, overrides=asked)
+    argv = ["train", str(config), "--run-name", "other", "--set", asked[0]]
+    words = pasted(caught, argv, 0)
+    assert words[words.index("--run-name") + 1 :] == [f"{run.name}-again"]
+    settings = [value for word, value in itertools.pairwise(words) if word == "--set"]
+    assert asked[0] not in settings
+    assert engine.train(config, run_name=words[-1], overrides=settings, dry_run=True).status == "dry_run"
+    with pytest.raises(ConfigError, match="contradict"):  # why it is unset, also where the file has it
+        engine.train(config, overrides=[*settings, asked[0]], dry_run=True)

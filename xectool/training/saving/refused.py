@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from typing import Final
 
 from xectool.errors import CheckpointError
+
+RESUME_KEY: Final = "checkpoint.resume_from"
+_NAMED: Final = ("--resume", "--run-name")
 
 
 class ResumeRefused(CheckpointError):
@@ -37,10 +41,8 @@ class ResumeRefused(CheckpointError):
             argv: Arguments without the program name.
         """
         if argv[:1] == ["train"] and "--" not in argv:
-            given = [word for word in argv if not word.startswith("--resume=")]
-            for at in [at for at, word in enumerate(given) if word == "--resume"][::-1]:
-                del given[at : at + 2]
-            self.fix = self._lines(f"{shlex.join(['xectool', *argv])} ", f"{shlex.join(['xectool', *given])} ")
+            given = shlex.join(["xectool", *_without_resume(argv)])
+            self.fix = self._lines(f"{shlex.join(['xectool', *argv])} ", f"{given} ")
         return self
 
     def _lines(self, going_on: str, beginning: str) -> str:
@@ -48,3 +50,22 @@ class ResumeRefused(CheckpointError):
         without = "" if beginning else "without --resume, "
         anew = f"{beginning}{self.anew}   # {without}a new run from its weights"
         return f"{going_on}{options}   # {remark}\n{anew}" if options else anew
+
+
+def _without_resume(argv: Sequence[str]) -> list[str]:
+    """Return arguments without what says from where a run goes on and how it is called.
+
+    >>> _without_resume(["train", "c.yaml", "--resume", "auto", "--run-name=a", "--set", "checkpoint.resume_from=b.pt"])
+    ['train', 'c.yaml']
+    """
+    kept: list[str] = []
+    words = iter(argv)
+    for word in words:
+        option, joined, value = word.partition("=")
+        if option not in (*_NAMED, "--set"):
+            kept.append(word)
+            continue
+        value = value if joined else next(words, "")
+        if option == "--set" and value.partition("=")[0].strip() != RESUME_KEY:
+            kept += [word] if joined else [word, value]
+    return kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -20,7 +21,7 @@ from xectool.data.events import EventSource
 from xectool.errors import CheckpointError, counted, in_shell
 from xectool.models.regressor import GAUSSIAN_NLL
 from xectool.training.saving.late_exclusion import saved_exclude
-from xectool.training.saving.refused import ResumeRefused
+from xectool.training.saving.refused import RESUME_KEY, ResumeRefused
 from xectool.training.saving.resolved import frozen
 
 # Keys that change what the weights mean; a resume with another value would train on silently wrong.
@@ -36,6 +37,8 @@ _LOSSES = frozenset({"loss_fn", "loss_beta", "weight", "npho_weight", "time", "n
 # Positions of sensors are taken from the checkpoint, whatever file is named.
 _RESTORED = frozenset({"sensor_positions_file"})
 _FILES, _UNNAMED, _BATCH = "data.train_path", "no file is named", "data.batch_size"
+_OTHER_MEANING = "would change what the weights mean, or which of them learn"
+_OTHER_BATCHES = "would serve other batches in the middle of an epoch"
 _NETWORK = ("model.", "normalization.", "training.auto_channel_weight")
 
 
@@ -79,14 +82,14 @@ def require_resumable(
     )
     if problem := schedule_problem(checkpoint.meta, checkpoint.config):
         raise _only_anew(f"the rates of a resume would be wrong: {problem}", config, checkpoint, path, "K11")
-    differing = meaning_differences(config, checkpoint)
-    if differing:
-        raise _refusal("would change what the weights mean, or which of them learn", differing, path)
+    meanings, batches = meaning_differences(config, checkpoint), list[tuple[str, Any, Any]]()
     if int(checkpoint.meta["progress"]["batch"]) > 0 and not config.checkpoint.reset_epoch:
-        differing = _order_differences(config, checkpoint, train, world_size)
-    if differing:
+        batches = _order_differences(config, checkpoint, train, world_size)
+    effects = [_OTHER_MEANING] * bool(meanings) + [_OTHER_BATCHES] * bool(batches)
+    if effects:
+        anew = _anew(config, checkpoint, path)
         batch = _batch_of_ranks(checkpoint, world_size)
-        raise _refusal("would serve other batches in the middle of an epoch", differing, path, batch)
+        raise _refusal(" and ".join(effects), [*meanings, *batches], path, (anew, batch))
 
 
 def _batch_of_ranks(checkpoint: Checkpoint, world_size: int) -> tuple[int, str]:
@@ -243,21 +246,23 @@ def _predicts_width(task: Mapping[str, Any]) -> bool:
 
 
 def _only_anew(problem: str, config: RunConfig, checkpoint: Checkpoint, path: Path, code: str) -> CheckpointError:
-    anew = f"{start_options(config, checkpoint, path)} {_again(path)}"
-    return ResumeRefused.of(problem, str(path), ("", ""), anew, code)
+    return ResumeRefused.of(problem, str(path), ("", ""), _anew(config, checkpoint, path), code)
 
 
-def _again(path: Path) -> str:
-    """Return the option that gives a run from the weights of a checkpoint a name of its own."""
-    return f"--run-name {in_shell(f'{path.parent.name}-again')}"
+def _anew(config: RunConfig, checkpoint: Checkpoint, path: Path) -> str:
+    """Return the options of a new run, with a name of its own, from the weights of a checkpoint."""
+    unset = [f"--set {RESUME_KEY}=null"] if config.checkpoint.resume_from else []
+    folder = Path(os.path.abspath(path)).parent.name or path.stem
+    return " ".join([start_options(config, checkpoint, path), *unset, "--run-name", in_shell(f"{folder}-again")])
 
 
 def _refusal(
-    effect: str, differing: list[tuple[str, Any, Any]], path: Path, batch: tuple[int, str] = (0, "")
+    effect: str, differing: list[tuple[str, Any, Any]], path: Path, lines: tuple[str, tuple[int, str]]
 ) -> CheckpointError:
+    """Return the refusal; ``lines`` are the options of a new run, and the batch size to keep with words on it."""
     shown = "; ".join(f"{key}: {saved} in the checkpoint, {current} now" for key, saved, current in differing[:5])
     more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
-    anew = f"{starting_from(path)} {_again(path)}"
+    anew, batch = lines
     keys = [key for key, _, _ in differing]
     pasted = [as_saved(key, batch[0] if key == _BATCH else saved) for key, saved, _ in differing if key != _FILES]
     remark = f"as in the checkpoint{batch[1] if _BATCH in keys else ''}"
