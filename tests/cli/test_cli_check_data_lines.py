@@ -399,3 +399,21 @@ def test_of_files_whose_trees_have_other_names_each_line_names_what_it_did(
     found = xectool("check-data", PATHS[0], "simulated.root", "--json").document["findings"]
     (tree,) = (item["fix"] for item in found if item["code"] == "DAT-03")
     assert "xec_npho" not in tree, "the other file has no such branch"
+
+
+def test_what_may_stay_as_it_is_does_not_end_the_way_to_a_training(xectool: Any, tmp_path: Path) -> None:
+    """Two NaN among 250000 readings led to `explain`, and from there nowhere."""
+    engine.simulate(str(tmp_path / "s.root"), events=24, seed=1)
+    rows = dict(uproot.open(tmp_path / "s.root")["tree"].arrays(library="np"))
+    rows["npho"] = rows["npho"].copy()
+    rows["npho"][2, 100] = rows["npho"][3, 200] = np.nan
+    with uproot.recreate(tmp_path / "nan.root") as file:
+        file.mktree("tree", {n: np.dtype((c.dtype, c.shape[1:])) for n, c in rows.items()}).extend(rows)
+    line, seen = f"xectool check-data {tmp_path / 'nan.root'}", []
+    while line.startswith("xectool check-data ") and line not in seen[:-1]:
+        result = xectool(*shlex.split(line, comments=True)[1:], "--json").document["result"]
+        line = result["next"]
+        seen.append(line)
+    assert "usable with care" in result["verdict"]
+    assert line.startswith("xectool config init "), seen
+    assert line.endswith("   # as they are; what is told of them: xectool explain DAT-07")

@@ -203,11 +203,17 @@ class Told:
         settings = [text for text in self.overrides if text.partition("=")[0].strip() not in own]
         return config + [f"--set {in_shell(text)}" for text in settings]
 
-    def first_step(self, findings: Sequence[Finding]) -> str:
-        """Return the first fix that changes something, a setting as the check with it; else what explains the first."""
+    def first_step(self, findings: Sequence[Finding], after: str = "") -> str:
+        """Return the first fix that changes something, a setting as the check with it; else what explains the first.
+
+        Where the files are usable as they are, ``after`` is what comes then: it is gone on with where no fix is a line.
+        """
         fixes = [found.fix for found in findings]
         whole = [f"{_CHECK}{self.inputs()} {fix}" if fix.startswith("--set ") else fix for fix in fixes]
         lines = [line for line in whole if _is_line(line) and not line.startswith(_EXPLAIN)]
+        if after and not lines:
+            remark = f"as they are; what is told of them: {_explained(findings[0]).partition(_REMARK)[0]}"
+            return f"{after}{'; ' if _REMARK in after else _REMARK}{remark}"
         to_fill = whole[0] if whole[0].startswith(_CHECK) else _explained(findings[0])
         return self.again(lines[0] if lines else to_fill)
 

@@ -231,7 +231,7 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], told: Told) -> tuple
         return (
             f"usable with care: {counted(len(warnings), 'warning')} in {looked}",
             why + reach,
-            told.first_step(warnings) if warnings[0].where not in optional else after,
+            told.first_step(warnings, after) if warnings[0].where not in optional else after,
         )
     every = _read(sample.scanned, sample.num_events, told.deep)
     return (
