@@ -46,6 +46,14 @@ def test_a_masked_autoencoder_stands_beside_the_best_constant() -> None:
     assert tables_of(metrics | {"baseline_neighbour_rmse_npho": 0.1})[""][0][2] == "conventional"
 
 
+def test_what_is_known_of_all_sensors_alone_has_no_table_by_face() -> None:
+    """A masked autoencoder had two tables of dashes."""
+    metrics = {"val/loss": 1.0, "rmse_npho": 0.3, "baseline_constant_rmse_npho": 0.4, "rmse_photons": 2.0}
+    tables = tables_of(metrics)
+    assert [title for title in tables if "by face" in title] == []
+    assert [rows for title, (_, rows) in tables.items() if title.startswith("others")] == [[["rmse_photons", 2.0]]]
+
+
 def test_no_metric_is_left_out_nor_shown_twice() -> None:
     metrics = {"energy_bias": 1.0, "val/energy/loss": 2.0, "val/loss": 3.0, "energy_res_68pct": 4.0, "own": 5.0}
     tables = tables_of(metrics | {"baseline_energy": 6.0})

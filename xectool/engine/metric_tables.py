@@ -48,7 +48,7 @@ def face_rows(metrics: Mapping[str, float]) -> dict[str, Rows]:
     """Return the errors at hidden sensors, a row a metric and a column a face, of the network and each estimator."""
     found: dict[str, Rows] = {}
     for named in _of_faces(metrics):
-        if named.words["face"]:
+        if named.words["face"] or not _has_faces(named, metrics):
             continue
         estimator = named.estimator
         own = named.name.removeprefix(estimator)
@@ -62,7 +62,8 @@ def other_rows(metrics: Mapping[str, float]) -> Rows:
     """Return what the other tables leave out, in the order of the groups of the reference page."""
     places = {name: place for place, name in enumerate(metric_names())}
     beside = (other for name in HEADLINES for other in conventional(name, metrics).values() if name in metrics)
-    shown = {*HEADLINES, *beside, *(named.name for named in _of_faces(metrics) if _at_face(named, "") in metrics)}
+    by_face = (of for of in _of_faces(metrics) if _at_face(of, "") in metrics and _has_faces(of, metrics))
+    shown = {*HEADLINES, *beside, *(named.name for named in by_face)}
     rest = sorted(
         (name for name in metrics if name not in shown), key=lambda name: (places.get(name, len(places)), name)
     )
@@ -77,6 +78,11 @@ def named_rows(metrics: Mapping[str, float]) -> Rows:
 def _of_faces(metrics: Mapping[str, float]) -> Iterator[Named]:
     named = (find_metric(name) for name in metrics)
     return (one for one in named if one is not None and "face" in one.words)
+
+
+def _has_faces(named: Named, metrics: Mapping[str, float]) -> bool:
+    """Return whether a metric is known of any face, and not of all sensors alone."""
+    return any(math.isfinite(metrics.get(_at_face(named, f"{face}_"), math.nan)) for face in FACE_NAMES)
 
 
 def _at_face(named: Named, face: str) -> str:
