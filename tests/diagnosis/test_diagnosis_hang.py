@@ -134,7 +134,7 @@ ONE_RANK: list[tuple[str, RankFacts, bool]] = [
 ]
 
 
-@pytest.mark.usefixtures("unread_configs")
+@pytest.mark.usefixtures("unread_inputs")
 @pytest.mark.parametrize(("code", "facts", "bad"), ONE_RANK, ids=lambda value: value if isinstance(value, str) else "")
 def test_one_rank_is_judged_by_its_phase_its_readers_and_the_kernel(code: str, facts: RankFacts, bad: bool) -> None:
     found = verdict(facts)
@@ -336,7 +336,7 @@ NAMED: dict[str, tuple[str, Any, tuple[str, ...], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.usefixtures("unread_configs")
+@pytest.mark.usefixtures("unread_inputs")
 @pytest.mark.parametrize("what", NAMED)
 def test_each_kind_of_hang_has_a_verdict_with_its_evidence_and_a_line_to_paste(what: str) -> None:
     code, found, said, line = NAMED[what]

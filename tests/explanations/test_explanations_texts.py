@@ -196,7 +196,7 @@ def xectool_words(line: str) -> list[str]:
     return words if words[:1] == ["xectool"] else []
 
 
-@pytest.mark.usefixtures("unread_configs")
+@pytest.mark.usefixtures("unread_inputs")
 def test_every_command_to_paste_exists_with_its_options() -> None:
     for words in filter(None, (xectool_words(line) for _, line in PASTED)):
         assert_known_command(words)

@@ -175,7 +175,7 @@ def test_help_holds_nothing_that_is_taken_for_markup_or_doubled() -> None:
                 assert not re.search(r"\[|…|\.\.", parameter.metavar or ""), name  # typer adds them
 
 
-@pytest.mark.usefixtures("unread_configs")
+@pytest.mark.usefixtures("unread_inputs")
 def test_every_command_written_anywhere_is_taken_with_its_options_and_keys() -> None:
     written = written_commands()
     assert len(written) > 100
