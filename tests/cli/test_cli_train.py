@@ -413,6 +413,12 @@ def test_a_run_that_moved_goes_on_with_the_files_of_the_same_names(
     assert found["code"] == "CFG-46"
     assert "train.root with 24 of 24 events" in found["problem"]
     assert "other.root with 24 of 24 events" in found["problem"]
-    assert "under the names they had" in found["fix"]
+    line = found["fix"].partition("   # ")[0]
+    assert line.endswith(f" --set data.train_path={files / 'train.root'}:tree"), "where the files still lie"
+    shutil.move(files / "train.root", files / "gone.root")
+    (gone,) = xectool(*again, "--set", "data.train_path=other.root", "--json").document["findings"]
+    shutil.move(files / "gone.root", files / "train.root")
+    assert "data.train_path=PATH" in gone["fix"]
+    assert "under the names they had" in gone["fix"]
     done = xectool(*again, "--set", "data.train_path=train.root", "--json").document
     assert (done["status"], done["result"]["steps"]) == ("ok", 3), done["findings"]

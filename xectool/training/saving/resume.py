@@ -11,7 +11,7 @@ from typing import Any
 from xectool.checkpoint.format import FORMAT_NAME, Checkpoint
 from xectool.checkpoint.inspection.training_state import schedule_problem
 from xectool.checkpoint.transfer import require_kind_of
-from xectool.config.inputs import present_inputs
+from xectool.config.inputs import present_inputs, split_tree
 from xectool.config.left_out import leaves_out_alike
 from xectool.config.load import config_from_dict
 from xectool.config.order_keys import ORDER_KEYS
@@ -89,7 +89,18 @@ def require_resumable(
     if effects:
         anew = _anew(config, checkpoint, path)
         batch = _batch_of_ranks(checkpoint, world_size)
-        raise _refusal(" and ".join(effects), [*meanings, *batches], path, (anew, batch))
+        was = _files_that_are_there(checkpoint, [] if train is None else [file.name for file in train.files])
+        raise _refusal(" and ".join(effects), [*meanings, *batches], path, (anew, batch, was))
+
+
+def _files_that_are_there(checkpoint: Checkpoint, now: Sequence[str]) -> list[str]:
+    """Return the training files of a checkpoint by the paths they had.
+
+    None where one of them is gone or not told, or where they are those of now: then they hold something else.
+    """
+    paths = [str(of.get("path") or "") for of in checkpoint.meta.get("train_files") or ()]
+    is_there = all(path and os.path.exists(split_tree(path)[0]) for path in paths)
+    return paths if is_there and paths != [*now] else []
 
 
 def _batch_of_ranks(checkpoint: Checkpoint, world_size: int) -> tuple[int, str]:
@@ -257,18 +268,18 @@ def _anew(config: RunConfig, checkpoint: Checkpoint, path: Path) -> str:
 
 
 def _refusal(
-    effect: str, differing: list[tuple[str, Any, Any]], path: Path, lines: tuple[str, tuple[int, str]]
+    effect: str, differing: list[tuple[str, Any, Any]], path: Path, lines: tuple[str, tuple[int, str], list[str]]
 ) -> CheckpointError:
-    """Return the refusal; ``lines`` are the options of a new run, and the batch size to keep with words on it."""
+    """Return the refusal; ``lines``: options of a new run, batch size to keep with words on it, files as they were."""
     shown = "; ".join(f"{key}: {saved} in the checkpoint, {current} now" for key, saved, current in differing[:5])
     more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
-    anew, batch = lines
+    anew, batch, files = lines
     keys = [key for key, _, _ in differing]
     pasted = [as_saved(key, batch[0] if key == _BATCH else saved) for key, saved, _ in differing if key != _FILES]
     remark = f"as in the checkpoint{batch[1] if _BATCH in keys else ''}"
     if _FILES in keys:
-        pasted.append(f"--set {_FILES}=PATH")
-        remark += "; PATH: the same files, under the names they had"
+        pasted.append(as_saved(_FILES, files[0] if len(files) == 1 else files or "PATH"))
+        remark += "" if files else "; PATH: the same files, under the names they had"
     is_lost = "kind" in keys or (_FILES, _UNNAMED) in [found[:2] for found in differing]
     keeping = ("", "") if is_lost else (" ".join(pasted), remark)
     return ResumeRefused.of(f"resuming {effect}: {shown}{more}", str(path), keeping, anew)
