@@ -112,10 +112,11 @@ def test_equal_values_that_no_sensor_delivers_are_one_line(
     assert places[0].endswith(": 12 (10 of the first 10 have this value)")
 
 
-def test_what_no_command_mends_is_explained_by_one(rows: Rows, write: Write, check: Check, tmp_path: Path) -> None:
-    """The words themselves were the line to paste."""
+def test_what_no_command_mends_and_may_stay_leads_on(rows: Rows, write: Write, check: Check, tmp_path: Path) -> None:
+    """The words themselves were the line to paste; then what explains them, which ended the way to a training."""
     rows["npho"][:, 5] = np.inf
-    found = check(write(tmp_path / "own.root", rows))
+    path = write(tmp_path / "own.root", rows)
+    found = check(path)
     line, _, words = found.next.partition("   # ")
-    assert shlex.split(line) == ["xectool", "explain", "DAT-07"]
-    assert "1e10, NaN and infinity are read so" in words
+    assert shlex.split(line) == ["xectool", "check-data", str(path), "--deep", "--write-digest"]
+    assert words == "as they are; what is told of them: xectool explain DAT-07"
