@@ -18,6 +18,8 @@ from typing import Any
 
 # As `make test` has it: runs of this process and of the programs it starts are compared to the bit.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A worker is told the width of the terminal, and lines would be broken there as no file has them broken.
+os.environ.pop("COLUMNS", None)
 
 import pytest
 from hypothesis import settings
