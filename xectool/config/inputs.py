@@ -173,7 +173,12 @@ def _is_relative(entry: str) -> bool:
 def _directory_files(directory: Path) -> list[Path]:
     files = sorted(directory.glob("*.root"))
     if not files:
-        others = ", ".join(sorted(entry.name for entry in directory.iterdir())[:5]) or "nothing"
+        try:
+            names = sorted(os.listdir(directory))
+        except OSError as error:
+            problem = f"the directory '{directory}' cannot be listed: {error.strerror}"
+            raise DataFileError(problem, where=str(directory), fix=f"chmod u+rx {in_shell(directory)}") from error
+        others = ", ".join(names[:5]) or "nothing"
         raise DataFileError(
             f"the directory '{directory}' holds no *.root file (it holds {others})",
             where=str(directory),
@@ -194,8 +199,10 @@ def missing_file(path: str, kind: str = "file") -> DataFileError:
         return DataFileError(
             f"{problem}: there is no directory '{parent}'", where=path, fix=f"ls {in_shell(parent.parent)}"
         )
-    close = nearest(Path(path).name, sorted(entry.name for entry in parent.iterdir()))
-    if close:
+    names: list[str] = []
+    with suppress(OSError):  # it may not be listed
+        names = sorted(os.listdir(parent))
+    if close := nearest(Path(path).name, names):
         return meant(MisnamedFile, problem, path, close)
     return DataFileError(problem, where=path, fix=f"ls {in_shell(parent)}")
 

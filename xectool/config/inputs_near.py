@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from xectool.config.data import DataConfig
@@ -67,13 +68,15 @@ def inputs_beside(path: Path, *, is_list: bool = False) -> Iterator[Path]:
 def _moved_here(path: Path, fits: Callable[[Path], bool]) -> Iterator[Path]:
     """Yield where the end of a path of another machine leads to from here, or from above here; the longest end first.
 
-    A name alone is looked for in the working directory only: above it many files may have it.
+    A name alone is looked for in the working directory only: above it many files may have it. So is a pattern of
+    any depth: above it lies all that this machine holds.
     """
     parts, here = path.absolute().parts[1:], Path.cwd()
     for start in range(1, len(parts)):
         if glob.has_magic(parts[start][:1]):  # any name fits, or any directory
             return
-        above = () if start == len(parts) - 1 else here.parents[:-1]
+        is_here = start == len(parts) - 1 or "**" in parts[start:]
+        above = () if is_here else here.parents[:-1]
         yield from (base.joinpath(*parts[start:]) for base in (here, *above) if fits(base.joinpath(*parts[start:])))
 
 
@@ -83,7 +86,9 @@ def nearest_beside(path: Path, fits: Callable[[Path], bool]) -> Path | None:
 
 
 def _near(path: Path, fits: Callable[[Path], bool]) -> Iterator[Path]:
-    names = os.listdir(path.parent) if path.parent.is_dir() else []
+    names: list[str] = []
+    with suppress(OSError):  # it is not there, or may not be listed
+        names = os.listdir(path.parent)
     return filter(fits, (path.with_name(name) for name in nearest(path.name, names)))
 
 
@@ -91,21 +96,27 @@ def _series_beside(path: Path) -> Path | None:
     """Return the pattern of the numbered ROOT files with the name of one that does not exist: ``a_*.root`` for a."""
     for mark in ("_", "-", "."):
         pattern = f"{glob.escape(path.stem)}{mark}*.root"
-        found = list(path.parent.glob(pattern)) if path.suffix == ".root" else []
+        found = list(_matches(path.parent, pattern)) if path.suffix == ".root" else []
         if len(found) > 1 and all(name.stem.rpartition(mark)[2].isdecimal() for name in found):
             return Path(glob.escape(str(path.parent))) / pattern
     return None
 
 
+def _matches(folder: Path, pattern: str) -> Iterator[Path]:
+    """Yield what matches a pattern in a directory; nothing where it may not be read, or no file can have its name."""
+    with suppress(OSError):
+        yield from folder.glob(pattern)
+
+
 def _holds_root_files(path: Path) -> bool:
-    return path.suffix == ".root" or (path.is_dir() and next(path.glob("*.root"), None) is not None)
+    return path.suffix == ".root" or next(_matches(path, "*.root"), None) is not None
 
 
 def _holds_inputs(path: Path) -> bool:
     if glob.has_magic(str(path)):
         return any(_holds_root_files(Path(found)) for found in glob.iglob(str(path), recursive=True))
-    return path.exists() and _holds_root_files(path)
+    return os.path.exists(path) and _holds_root_files(path)  # Path.exists raises where a directory may not be read
 
 
 def _is_list(path: Path) -> bool:
-    return path.is_file() and path.suffix != ".root"
+    return os.path.isfile(path) and path.suffix != ".root"

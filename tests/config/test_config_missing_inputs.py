@@ -1,0 +1,105 @@
+"""What is proposed for inputs that are not there: never a file twice, and nothing of places that cannot be read."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xectool.config.inputs import expand_inputs
+from xectool.config.load import config_from_dict
+from xectool.config.rules.path import path_rules
+from xectool.errors import DataFileError
+from xectool.findings import Finding
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Return a directory that other users can reach."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def found(place: Path, train: Any, val: Any = None) -> list[Finding]:
+    data = {"train_path": train, "val_path": val or str(place / "val.root")}
+    tasks = {"energy": {"enabled": True, "scale": "auto"}}
+    start = {"save_dir": "/tmp/no/such/runs"}
+    values = {"kind": "regressor", "data": data, "tasks": tasks, "checkpoint": start}
+    return [item for item in path_rules(config_from_dict(values, "x")) if item.code == "CFG-38"]
+
+
+def made(place: Path, *names: str) -> None:
+    for name in names:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(b"root")
+
+
+def as_nobody(told: Path, ask: Any) -> str:
+    """Return the text of what another user is told."""
+    child = os.fork()
+    if not child:
+        try:
+            with told.open("w") as file:
+                os.setuid(NOBODY)
+                try:
+                    file.write(str(ask()))
+                except Exception as error:  # noqa: BLE001 - it is what the test looks at
+                    file.write(repr(error))
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    return told.read_text()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_directory_that_cannot_be_read_is_no_defect(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was looked at beside it, above it, or below the working directory ended in PermissionError, exit 70."""
+    made(place, "val.root", "shut/data/a.root", "below/data/b.root", "below/c.root")
+    assert found(place, f"{place}/shut/data/b.root"), "the control, which imports what the other user may not read"
+    (place / "shut").chmod(0o700)
+    (place / "below").chmod(0o711)
+    monkeypatch.chdir(place)
+    for train in (f"{place}/shut/data/b.root", "/x/shut/data/b.root", "/x/shut/data/*.root", "/x/below/data/q.root"):
+        said = as_nobody(tmp_path / "told", lambda train=train: [item.problem for item in found(place, train)])
+        assert f"no files match data.train_path: {train}" in said
+    said = as_nobody(tmp_path / "told", lambda: [item.problem for item in found(place, f"{place}/below/d.root")])
+    assert "no files match data.train_path" in said
+    said = as_nobody(tmp_path / "told", lambda: [item.problem for item in found(place, f"{place}/below")])
+    assert "below' cannot be listed: Permission denied" in said
+    for name in (f"{place}/below/d.root", f"{place}/shut/d.root"):
+        assert "does not exist" in as_nobody(tmp_path / "told", lambda name=name: expand_inputs(name))
+
+
+@pytest.mark.parametrize("train", ["x/{}/y.root", "x/{}.root", "/elsewhere/{}/y.root", "@x/{}/y.txt", "x/{}/*.root"])
+def test_a_name_that_no_file_can_have_is_a_file_that_is_not_there(
+    place: Path, train: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was an error of the command line, which told of a path that nobody had typed."""
+    made(place, "val.root", "x/a.root")
+    monkeypatch.chdir(place)
+    spec = train.format("a" * 300)
+    (item,) = found(place, spec)
+    assert item.problem.startswith(f"no files match data.train_path: {spec}")
+    with pytest.raises(DataFileError):
+        expand_inputs(spec)
+
+
+def test_a_pattern_of_any_depth_is_not_looked_for_above(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the working directory may lie all disks of a cluster."""
+    made(place, "val.root", "data/deep/a.root", "work/x.txt")
+    monkeypatch.chdir(place / "work")
+    (item,) = found(place, "/x/data/**/a.root")
+    assert "DIR" in item.fix
+    (item,) = found(place, "/x/data/deep/a.root")
+    assert "DIR" not in item.fix
+    monkeypatch.chdir(place)
+    (item,) = found(place, "/x/data/**/a.root")
+    assert item.fix == f"data.train_path: {place}/data/**/a.root"
