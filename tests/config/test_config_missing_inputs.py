@@ -92,6 +92,27 @@ def test_a_name_that_no_file_can_have_is_a_file_that_is_not_there(
         expand_inputs(spec)
 
 
+def test_no_file_is_proposed_that_the_same_key_has(place: Path) -> None:
+    """The line was a list with one file twice."""
+    made(place, "val.root", "t/t2.root", "d/b3.root")
+    (item,) = found(place, [f"{place}/t/t1.root", f"{place}/t/t2.root"])
+    assert "did you mean" not in item.problem
+    assert f"[DIR/t1.root, {place}/t/t2.root]" in item.fix
+    first, second = found(place, [f"{place}/d/b1.root", f"{place}/d/b2.root"])
+    assert "did you mean 'b3.root'?" in first.problem
+    assert "did you mean" not in second.problem
+    assert f"[{place}/d/b3.root, DIR/b2.root]" in second.fix
+
+
+def test_that_a_file_is_of_the_other_sample_is_told_of_the_input_that_it_was_near_to(place: Path) -> None:
+    """Every later input was told of the same file, which was never near to it."""
+    made(place, "s1/train_1.root", "s2/unlike.txt")
+    train = [f"{place}/s1/train_2.root", f"{place}/s2/events.root"]
+    first, second = found(place, train, f"{place}/s1/train_1.root")
+    assert "s1/train_1.root is the other sample" in first.problem
+    assert "other sample" not in second.problem
+
+
 def test_a_pattern_of_any_depth_is_not_looked_for_above(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the working directory may lie all disks of a cluster."""
     made(place, "val.root", "data/deep/a.root", "work/x.txt")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from xectool.config.data import DataConfig
@@ -13,47 +14,64 @@ from xectool.config.inputs import Place, expand_inputs, place_of, split_tree
 from xectool.errors import DataFileError, in_shell, nearest
 
 
-class OtherSample:
-    """The files of the other sample: training for validation, and the other way round.
+@dataclass(frozen=True)
+class Chosen:
+    """What is proposed for an input that does not exist.
+
+    Attributes:
+        path: Where it lies; None where nothing may be proposed.
+        text: The input as it is named.
+        kept: The first input that was not proposed, as the other sample has it; empty where none was.
+    """
+
+    path: Path | None
+    text: str
+    kept: str
+
+
+class Sample:
+    """The files that training or validation has, or may be given by what was proposed.
 
     Args:
         data: The data section.
-        paths: The paths of the other sample.
-
-    Attributes:
-        proposed: Inputs that were proposed for this sample.
-        kept: Inputs that were not, as the other sample has them.
+        paths: The paths of the sample.
     """
 
     def __init__(self, data: DataConfig, paths: str | Sequence[str]) -> None:
         self._data = data
-        self._taken = set[Place]()
-        self.proposed: list[str] = []
-        self.kept: list[str] = []
-        self.add((paths,) if isinstance(paths, str) else paths)
+        texts = (paths,) if isinstance(paths, str) else paths
+        self._places = {place for text in texts for place in self._places_of(text)}
 
-    def add(self, inputs: Sequence[str]) -> None:
-        """Add inputs to the other sample."""
-        self._taken |= {place for text in inputs for place in self._places(text)}
+    def choose(self, inputs: Iterable[tuple[Path, str]], other: Sample) -> Chosen:
+        """Return the first input of which neither sample has a file, and add it; the other may, where that is allowed.
 
-    def may_give(self, text: str) -> bool:
-        """Return whether no file of an input is of the other sample, or that is allowed; one that is, is kept."""
-        if self._data.allow_overlap or self._taken.isdisjoint(self._places(text)):
-            return True
-        self.kept.append(text)
-        return False
+        Args:
+            inputs: What may be meant, the likeliest first: where it lies, and how it is named.
+            other: The other sample.
+        """
+        kept = ""
+        for path, text in inputs:
+            places = self._places_of(text)
+            if not self._places.isdisjoint(places):
+                continue
+            if self._data.allow_overlap or other._places.isdisjoint(places):
+                self._places |= places
+                return Chosen(path, text, kept)
+            kept = kept or text
+        return Chosen(None, "", kept)
 
-    def second(self, key: str, wanted: Path) -> str:
-        """Return how a second file is had where one alone is there: made, or named."""
-        is_file = wanted.suffix == ".root" and not glob.has_magic(str(wanted))
-        first = f"xectool simulate {in_shell(wanted)} --events 2000 --seed 2   # for a trial; else"
-        return f"{first if is_file else 'xectool explain CFG-37   #'} name another one: --set {key}=PATH"
-
-    def _places(self, text: str) -> list[Place]:
+    def _places_of(self, text: str) -> set[Place]:
         try:
-            return [place_of(*split_tree(path, self._data.tree_name)) for path in expand_inputs(text)]
+            return {place_of(*split_tree(path, self._data.tree_name)) for path in expand_inputs(text)}
         except DataFileError:
-            return []
+            return set()
+
+
+def second_file(key: str, wanted: Path) -> str:
+    """Return how a second file is had where one alone is there: made, or named."""
+    is_file = wanted.suffix == ".root" and not glob.has_magic(str(wanted))
+    first = f"xectool simulate {in_shell(wanted)} --events 2000 --seed 2   # for a trial; else"
+    return f"{first if is_file else 'xectool explain CFG-37   #'} name another one: --set {key}=PATH"
 
 
 def inputs_beside(path: Path, *, is_list: bool = False) -> Iterator[Path]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from xectool.config.data import DataConfig
 from xectool.config.inputs import expand_inputs, input_name, is_remote, several_in_one, split_tree
-from xectool.config.inputs_near import OtherSample, inputs_beside
+from xectool.config.inputs_near import Sample, inputs_beside, second_file
 from xectool.config.left_out import left_out
 from xectool.config.serialize import inline_yaml
 from xectool.errors import ConfigError, DataFileError, in_shell
@@ -58,19 +58,18 @@ class InputsExist(Rule["Start"]):
             yield self.error(error.where, error.problem, error.fix)
 
     def _of_paths(self, data: DataConfig) -> Iterator[Finding]:
-        samples = {name: OtherSample(data, getattr(data, _OTHER[name])) for name in _OTHER}
-        for name, other in samples.items():
+        samples = {name: Sample(data, getattr(data, name)) for name in _OTHER}
+        for name, other in _OTHER.items():
             key = f"data.{name}"
             specs = specs_of(getattr(data, name))
             if not specs:
                 yield self.error(key, f"{key} is empty: no files match", to_fill_in(key, f"{_TO_FILL}/*.root"))
-            looked = [self._looked(key, spec, other) for spec in specs]
+            looked = [self._looked(key, spec, (samples[name], samples[other])) for spec in specs]
             fix = _line(key, looked)
             for item in looked:
                 yield from (found if found.fix else replace(found, fix=fix) for found in item.findings)
-            samples[_OTHER[name]].add(other.proposed)
 
-    def _looked(self, key: str, spec: str, other: OtherSample) -> _Looked:
+    def _looked(self, key: str, spec: str, samples: tuple[Sample, Sample]) -> _Looked:
         if is_remote(spec):
             return _Looked((), (spec,))
         try:
@@ -80,7 +79,7 @@ class InputsExist(Rule["Start"]):
             wanted = Path(os.path.expanduser(file.removeprefix("@")))
             if os.path.lexists(wanted):  # a directory without files, a list that names none, a link to nothing
                 return _Looked((self.error(key, f"{key}: {error.problem}", error.fix),), (spec,))
-            return self._missing(key, spec, (wanted, tree), other)
+            return self._missing(key, spec, (wanted, tree), samples)
         return _Looked(tuple(self._unusable(key, present)), (spec,))
 
     def _unusable(self, key: str, present: Sequence[str]) -> Iterator[Finding]:
@@ -91,20 +90,19 @@ class InputsExist(Rule["Start"]):
             elif not os.access(path, os.R_OK):
                 yield self.error(key, f"{key}: {path} is not readable", f"chmod +r {in_shell(path)}")
 
-    def _missing(self, key: str, spec: str, named: tuple[Path, str], other: OtherSample) -> _Looked:
+    def _missing(self, key: str, spec: str, named: tuple[Path, str], samples: tuple[Sample, Sample]) -> _Looked:
         if several := several_in_one(spec):
             problem = f"{key}: {spec} is read as one name, several files are a list"
             return _Looked((self.error(key, problem),), tuple(several))
-        (wanted, tree), listed = named, "@" if spec.startswith("@") else ""
+        (wanted, tree), listed, (sample, other) = named, "@" if spec.startswith("@") else "", samples
         inputs = ((path, listed + input_name(str(path), tree)) for path in inputs_beside(wanted, is_list=bool(listed)))
-        meant, value = next(((path, text) for path, text in inputs if other.may_give(text)), (None, ""))
-        if meant is not None:
-            other.proposed.append(value)
+        chosen = sample.choose(inputs, other)
+        if (meant := chosen.path) is not None:
             hint = f"did you mean '{meant.name if meant.parent == wanted.parent else meant}'?"
-            return _Looked((self.error(key, f"no files match {key}: {spec}, {hint}"),), (value,))
-        if other.kept:
-            problem = f"no files match {key}: {spec}; {other.kept[0]} is the other sample, a second file is needed"
-            return _Looked((self.error(key, problem, other.second(key, wanted)),), (spec,))
+            return _Looked((self.error(key, f"no files match {key}: {spec}, {hint}"),), (chosen.text,))
+        if chosen.kept:
+            problem = f"no files match {key}: {spec}; {chosen.kept} is the other sample, a second file is needed"
+            return _Looked((self.error(key, problem, second_file(key, wanted)),), (spec,))
         place = "" if wanted.is_absolute() else " (a relative path begins in the working directory)"
         problem = f"no files match {key}: {spec}{place}"
         name = wanted.name if listed or wanted.suffix in ("", ".root") else "*.root"
