@@ -74,6 +74,15 @@ def test_one_line_mends_unit_and_markers_of_both_channels(
     assert not marked(check(tmp_path / "own_converted.root"))
 
 
+def test_the_line_names_a_marker_as_a_branch_of_float64_holds_it(
+    rows: Rows, write: Write, check: Check, tmp_path: Path, paste: Paste
+) -> None:
+    photons = np.where(rows["npho"] > 9e9, -999.9, rows["npho"].astype(np.float64))
+    line = check(write(tmp_path / "own.root", rows | {"npho": photons})).next
+    assert "--marker npho=-999.9 " in line
+    np.testing.assert_array_equal(mended(line, tmp_path, paste)["npho"], rows["npho"])
+
+
 @pytest.mark.parametrize(("number", "severity"), [(-999.0, Severity.ERROR), (-9999.0, Severity.WARNING)])
 def test_photons_with_a_marker_are_judged_without_it(
     rows: Rows, write: Write, check: Check, tmp_path: Path, number: float, severity: Severity

@@ -81,6 +81,30 @@ def test_a_change_that_makes_values_unknown_or_leaves_them_is_told(xectool: Call
     assert not said(xectool, "a.root", "--into", "d.root", "--scale", "t=1e-3", "--marker", "t=5e12")
 
 
+@pytest.mark.parametrize(
+    ("kind", "numbers", "marker", "lost"),
+    [
+        ("f4", [1000000, 1000001, 1000002], "1000001", [1]),
+        ("f8", [1700000000, 1700000002, 1700000004], "1700000002", [1]),
+        ("f4", [-999.9, -999.90015], "-999.9", [0]),
+        ("f8", [-999.9, float(np.float32(-999.9)), -999.9001], "-999.9", [0, 1]),
+        ("f4", [0.0, np.inf, 1e-45], "1e-60", []),
+        ("f4", [0.0, np.inf], "1e60", []),
+    ],
+)
+def test_a_marker_is_one_number_of_the_type_and_its_neighbours_stay(
+    xectool: Callable[..., Any], kind: str, numbers: list[float], marker: str, lost: list[int]
+) -> None:
+    """All within a millionth of it became 1e10."""
+    before = np.array(numbers, kind)
+    write("a.root", d=before)
+    assert len(said(xectool, "a.root", "--into", "b.root", "--marker", f"d={marker}")) == (not lost)
+    with uproot.open("b.root:tree") as tree:
+        after = tree["d"].array(library="np")
+    before[lost] = 1e10
+    np.testing.assert_array_equal(after, before)
+
+
 @pytest.mark.parametrize("kind", ["i8", "u8"])
 def test_whole_numbers_of_64_bits_keep_every_digit(xectool: Callable[..., Any], kind: str) -> None:
     """They went through float64, and 2^53 + 1 came back as 2^53; its neighbours were taken for a marker too."""

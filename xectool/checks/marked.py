@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from xectool.checks.data_facts import DataFacts, sensor_place
 from xectool.checks.markers import Marker
-from xectool.detector.markers import marker_words
+from xectool.detector.markers import decimal, marker_words
 from xectool.findings import Finding, Severity
 from xectool.findings.mends import Change, Mend
 from xectool.findings.mends import Marker as NumberMarker
@@ -41,7 +41,7 @@ def marker_findings(code: str, facts: DataFacts) -> Iterator[Finding]:
 
 
 def _finding(code: str, facts: DataFacts, branch: str, number: float, files: list[_Held]) -> Finding:
-    change = Change((NumberMarker(number),))
+    change = Change((NumberMarker(decimal(number)),))
     seen = sum(held.marker.seen for held in files)
     of_all = len(facts.sample.markers)
     many = f", in {len(files)} of {of_all} files" if of_all > 1 else ""

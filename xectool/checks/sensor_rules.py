@@ -13,6 +13,7 @@ from xectool.checks.filled import repaired_files
 from xectool.checks.health import SensorHealth
 from xectool.detector import faces
 from xectool.detector.constants import NUM_SENSORS, UNKNOWN_ABOVE
+from xectool.detector.markers import decimal
 from xectool.findings import Finding, Severity
 from xectool.findings.mends import Change, Marker, Mend
 from xectool.rules import Rule
@@ -83,4 +84,4 @@ def _marking(facts: DataFacts, number: float) -> list[Mend]:
     known = npho[np.abs(npho) <= UNKNOWN_ABOVE]
     is_reading = not number or bool((known == np.rint(known)).all())
     files = [] if is_reading else [facts.place_of(where) for where in facts.sample.counts]
-    return [Mend(*place, facts.settings.data.npho_branch, Change((Marker(number),))) for place in files]
+    return [Mend(*place, facts.settings.data.npho_branch, Change((Marker(decimal(number)),))) for place in files]

@@ -20,7 +20,6 @@ Array = npt.NDArray[Any]
 
 MOST_EXACT: Final = 2**53
 """Whole numbers up to this one have a float64 of their own."""
-_SAME = 1e-6  # relative: a marker is a number in decimals, and what is stored is often float32
 
 
 @dataclass
@@ -133,13 +132,33 @@ def _marked(values: Array, components: Array, change: Change, effect: Effect) ->
 def _same(values: Array, marker: float) -> Array:
     if values.dtype.kind in "iu":  # every digit of an identity counts, which a comparison with a float leaves out
         return np.asarray(values == int(marker)) if marker == int(marker) else np.zeros(values.shape, bool)
-    return np.asarray(np.isclose(values.astype(np.result_type(values.dtype, np.float32)), float(marker), _SAME, 0))
+    if values.dtype.kind == "b":
+        return np.asarray(values == marker)
+    return np.asarray(np.logical_or.reduce([values == number for number in _stored(marker, values.dtype)]))
+
+
+def _stored(marker: float, dtype: np.dtype[Any]) -> list[np.floating[Any]]:
+    """Return the numbers of a type that a marker may be: a float64 may have been a float32 of that name.
+
+    A marker that the type makes 0 or infinite is none of its numbers.
+
+    >>> [_stored(-999.9, np.dtype(kind)) for kind in ("float32", "float64")]
+    [[np.float32(-999.9)], [np.float64(-999.9), np.float64(-999.9000244140625)]]
+    >>> _stored(1700000002, np.dtype("float64")), len(_stored(1e-50, np.dtype("float32")))
+    ([np.float64(1700000002.0)], 1)
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        own, short = dtype.type(marker), np.float32(marker)
+    known = own if np.isfinite(own) and (own or not marker) else dtype.type(np.nan)
+    is_called_so = dtype.itemsize > short.itemsize and float(str(short)) == marker and short != own
+    return [known, dtype.type(short)] if is_called_so else [known]
 
 
 def _look_beside(marker: Marker, values: Array, effect: Effect) -> None:
     """Note the stored values next to a marker that no value is."""
     sides = effect.near.setdefault(marker, (Counter(), Counter()))
-    parts = values[values < marker.value], values[values > marker.value]
+    with np.errstate(over="ignore"):
+        parts = values[values < marker.value], values[values > marker.value]
     for side, nearest, part in zip(sides, (np.max, np.min), parts, strict=True):
         part = part[np.isfinite(part)]
         if part.size:

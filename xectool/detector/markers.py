@@ -93,6 +93,15 @@ def marker_words(number: float) -> str:
     return f"{number:.7g}"
 
 
+def decimal(number: float) -> float:
+    """Return a reading, which is a float32, as the decimal number it is called by, which a float64 branch may hold.
+
+    >>> decimal(float(np.float32(-999.9))), decimal(-999.0)
+    (-999.9, -999.0)
+    """
+    return float(str(np.float32(number)))
+
+
 def _is_marker(number: float, often: list[tuple[float, int]], odd: Array, values: Array) -> bool:
     """Return whether a number that is repeated stands apart.
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+import numpy as np
+
 from xectool.config.mends import words_of
 from xectool.detector.changes import Effect
 from xectool.detector.constants import UNKNOWN_ABOVE
@@ -78,12 +80,17 @@ def _markers(branch: str, change: Change, effect: Effect) -> Iterator[tuple[str,
 
 
 def shown(value: float) -> str:
-    """Return a number as it is read; an identity with every digit.
+    """Return a number as it is read, with all the digits that tell it from others; an identity with every digit.
 
-    >>> shown(-999.0), shown(2**53 + 1)
-    ('-999', '9007199254740993')
+    >>> shown(-999.0), shown(2**53 + 1), shown(float(np.float32(-999.9))), shown(1700000003.0)
+    ('-999', '9007199254740993', '-999.9', '1700000003.0')
     """
-    return str(value) if isinstance(value, int) else f"{value:.7g}"
+    if isinstance(value, int):
+        return str(value)
+    short = f"{value:.7g}"
+    with np.errstate(over="ignore"):
+        is_told = value in (float(short), float(np.float32(short)))
+    return short if is_told else repr(value)
 
 
 def _nearest(branch: str, marker: Marker, near: Mapping[float, int]) -> str:

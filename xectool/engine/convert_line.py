@@ -13,7 +13,7 @@ from xectool.config.data import DataConfig
 from xectool.config.inputs import place_of
 from xectool.config.mends import MOST_FILES
 from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS
-from xectool.detector.markers import markers_in
+from xectool.detector.markers import decimal, markers_in
 from xectool.detector.truth_ranges import RANGES, unit_of_times
 from xectool.engine.check_lines import Told
 from xectool.engine.written_files import paths_of
@@ -68,6 +68,6 @@ def reading_mends(source: SourceFile, branches: SourceBranches) -> list[Mend]:
             numbers = markers_in(rows, channel)
             rows[np.isin(rows, np.array(numbers, np.float32))] = DEAD_VALUE
             factors = dict(RANGES["timing"].others) if channel == "time" else {}
-            change = Change(tuple(map(Marker, numbers)), factors.get(unit_of_times(rows), 1.0))
+            change = Change(tuple(Marker(decimal(number)) for number in numbers), factors.get(unit_of_times(rows), 1.0))
             found += [Mend(file.path, file.tree, branch, change)] if change != Change() else []
     return found
