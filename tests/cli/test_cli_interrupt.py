@@ -44,9 +44,11 @@ def test_signal_ends_in_one_document_and_a_run_that_goes_on(
         "--set",
         "training.epochs=500",
     ]
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)
     wait_for(files / "runs" / name / "checkpoint_last.pt")
     process.send_signal(number)
+    time.sleep(0.05)
+    os.killpg(process.pid, number)  # `timeout` sends its signal to the command, and then to the group that it is in
     out, err = process.communicate(timeout=300)
     assert process.returncode == 130, err
     document = json.loads(out)

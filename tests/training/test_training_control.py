@@ -20,6 +20,7 @@ from xectool.engine.live import ControlResult
 from xectool.errors import DiskError, XecError
 from xectool.runlog.reader import RunReader
 from xectool.training.control import LiveControl
+from xectool.training.process import signals
 from xectool.training.process.progress import NullObserver
 from xectool.training.process.signals import StopRequest
 from xectool.training.saving.saver import Saver
@@ -209,11 +210,16 @@ def hangup() -> Iterator[None]:
 
 @pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
-def test_a_signal_asks_for_an_end_and_ctrl_c_after_it_interrupts_at_once(first: signal.Signals) -> None:
+def test_a_signal_asks_for_an_end_and_ctrl_c_after_it_interrupts_at_once(
+    monkeypatch: pytest.MonkeyPatch, first: signal.Signals
+) -> None:
+    monkeypatch.setattr(signals, "SAME_PRESS_S", 0.5)
     with StopRequest() as stop:
         assert not stop.requested
         signal.raise_signal(first)
         assert (stop.requested, stop.name) == (True, first.name)
+        signal.raise_signal(signal.SIGINT)  # as `timeout -s INT` sends it, to the command and to its group
+        time.sleep(0.6)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 import psutil
 
 from xectool.engine.ranks.outcome import read_outcome
+from xectool.training.process.signals import SAME_PRESS_S
 
 _LOOK_EVERY_S: Final = 1.0  # a look goes through all processes of the machine
 AGAIN_S: Final = 5.0  # a rank that was interrupted twice and stays waits in a call that no signal ends
@@ -50,6 +51,7 @@ class ForwardedSignals:
     def __init__(self) -> None:
         self.interrupted = False
         self.deadline = math.inf
+        self._heard_at = -math.inf
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> ForwardedSignals:
@@ -67,8 +69,11 @@ class ForwardedSignals:
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         if self.interrupted and number == signal.SIGINT:
+            if time.monotonic() - self._heard_at < SAME_PRESS_S:
+                return
             self.deadline = min(self.deadline, time.monotonic() + AGAIN_S)
         self.interrupted = self.interrupted or number != signal.SIGUSR2
+        self._heard_at = time.monotonic()
         processes = rank_processes()
         if self.interrupted and not processes:  # there is nobody yet, or no longer, to end by itself
             before = self._previous[number]
@@ -78,6 +83,7 @@ class ForwardedSignals:
         for process in processes:
             with contextlib.suppress(psutil.Error):
                 process.send_signal(PASSED_ON[signal.Signals(number)])
+        self._heard_at = time.monotonic()  # looking for the ranks takes time, and what came meanwhile is heard now
 
 
 class SurvivorsEnded:

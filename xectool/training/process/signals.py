@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import sys
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Any, Final
 
 NO_SIGNAL: Final = 0
 """Stands for a request that came by the control of the run."""
+SAME_PRESS_S: Final = 1.0  # `timeout -s INT` sends it to the command, and then to its group, which the command is in
 _HEARD: Final = b"\nSIGINT: the run saves and ends at the next step; another SIGINT ends it at once, without saving\n"
 
 
 class StopRequest:
     """Turns the first SIGINT, SIGTERM, SIGUSR1 or SIGHUP into a request; a second SIGINT interrupts at once.
+
+    One that comes within `SAME_PRESS_S` of the first is the same once more.
 
     SIGUSR1 is what batch scripts usually ask SLURM for before the time is up (``#SBATCH --signal=USR1@120``), SIGHUP
     comes where the terminal is closed, and stays ignored under ``nohup``.
@@ -31,6 +36,7 @@ class StopRequest:
     def __init__(self) -> None:
         self.signal_number: int | None = None
         self.asked_by = ""
+        self._heard_at = -math.inf
         self._previous: dict[int, Any] = {}
 
     @property
@@ -61,13 +67,17 @@ class StopRequest:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self.signal_number == signal.SIGINT and kind is None:  # what ends the run would not know the press again
+            time.sleep(max(0.0, self._heard_at + SAME_PRESS_S - time.monotonic()))
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested and number == signal.SIGINT:
+            if time.monotonic() - self._heard_at < SAME_PRESS_S:
+                return
             raise KeyboardInterrupt
-        self.signal_number = number
+        self.signal_number, self._heard_at = number, time.monotonic()
         if number == signal.SIGINT:
             _acknowledge()
 
