@@ -166,6 +166,20 @@ def test_what_lies_beside_the_tree_is_carried_or_named(xectool: Callable[..., An
     assert again.document["findings"] == [], "the control: nothing else is there"
 
 
+def test_a_directory_as_root_writes_it_is_no_object_that_is_lost(xectool: Callable[..., Any]) -> None:
+    """It was told as lost, with a line of `rootcp` that put the tree as it was over the written one."""
+    import uproot.writing._cascade as cascade
+
+    plain = cascade.String
+    with pytest.MonkeyPatch.context() as patch, uproot.recreate("a.root") as file:
+        named = {"TDirectory": "TDirectoryFile"}
+        patch.setattr(cascade, "String", lambda place, text: plain(place, named.get(text, text)))
+        file.mktree("sub/ev", {"e": np.dtype(np.float32)}).extend({"e": np.ones(3, np.float32)})
+    with uproot.open("a.root") as file:
+        assert file.classnames(cycle=False)["sub"] == "TDirectoryFile"
+    assert said(xectool, "a.root:sub/ev", "--into", "b.root", "--scale", "e=2") == []
+
+
 @pytest.mark.parametrize("target", ["new.root", "new.dat"])
 def test_the_check_that_follows_reads_files_of_other_names(xectool: Callable[..., Any], target: str) -> None:
     """It ended in "has no branch 'npho'", and of a file of another suffix in "has no tree 'tree'"."""

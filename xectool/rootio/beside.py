@@ -8,6 +8,7 @@ from xectool.rootio.files import open_errors
 from xectool.rootio.reader import EventFile
 
 _TEXT = "TObjString"
+_DIRECTORIES = ("TDirectory", "TDirectoryFile")  # as uproot writes one, and as ROOT does
 
 
 def beside(file: EventFile) -> tuple[dict[str, str], dict[str, str]]:
@@ -18,6 +19,6 @@ def beside(file: EventFile) -> tuple[dict[str, str], dict[str, str]]:
         if kind == _TEXT:
             with suppress(*open_errors()):  # damage: it cannot be carried
                 texts[name] = str(directory[name])
-        if name not in (*texts, file.tree) and kind != "TDirectory":
+        if name not in (*texts, file.tree) and kind not in _DIRECTORIES:
             others[name] = kind
     return texts, others
