@@ -162,6 +162,8 @@ def test_a_line_for_files_without_number_names_a_list_of_them(tmp_path: Path, mo
     assert words[2][3:7] == ["--set", "data.train_path='@files.txt'", "--set", "data.val_path='@others.txt'"]
     Path("files.txt").write_text("\n".join(part))
     assert free_name("files", ".txt") == "files2.txt", "what lies there is another list"
+    Path("files2.txt").symlink_to("nowhere.txt")
+    assert free_name("files", ".txt") == "files3.txt", "a link would be written through"
     assert Told(["@files.txt"]).again("xectool check-data @files.txt --deep") == "xectool check-data @files.txt --deep"
     assert Told(names).inputs() == "'run00*.root'", "the control"
 

@@ -31,6 +31,6 @@ def _common(names: Sequence[str]) -> str:
 
 
 def free_name(stem: str, suffix: str) -> str:
-    """Return a name that no file here has."""
+    """Return a name that nothing here has: what is written to a link that leads nowhere yet goes where that leads."""
     numbers = itertools.chain([""], itertools.count(2))
-    return next(name for number in numbers if not os.path.exists(name := f"{stem}{number}{suffix}"))
+    return next(name for number in numbers if not os.path.lexists(name := f"{stem}{number}{suffix}"))
