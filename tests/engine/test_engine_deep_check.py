@@ -81,3 +81,18 @@ def test_a_full_disk_and_too_few_events_for_all_ranks_are_told(files: Path, monk
     found = told_by(lambda: tuple(engine.config.check(config, deep=True).findings))
     assert any(code == "CFG-53" for code, _ in found)
     assert not (files / "runs").exists()
+
+
+def test_a_dry_run_leaves_no_directory_of_a_cache_and_says_that_none_can_be_made(files: Path) -> None:
+    """It made the directory, with tables of the files and of what they share."""
+    config, before = files / "config.yaml", sorted(files.rglob("*"))
+    for cache in (files / "new/cache", files / "new"):
+        settings = [f"data.cache={cache}"]
+        assert engine.config.check(config, settings, deep=True).findings.errors == ()
+        assert engine.train(config, overrides=settings, dry_run=True).status == "dry_run"
+    assert sorted(files.rglob("*")) == before
+    for nowhere in ("/proc/cache", f"{files}/val.root/cache"):
+        found = told_by(
+            lambda nowhere=nowhere: engine.config.check(config, [f"data.cache={nowhere}"], deep=True).findings
+        )
+        assert ("XT-CACHE-PLACE", "the cache directory cannot be used") in found

@@ -96,7 +96,7 @@ def _train(
 ) -> TrainResult:
     resume, max_steps, dry_run = options
     place = shared_place(loaded.config, resume, ranks)
-    parts, data = assemble(loaded, place, execution, ranks, watching)
+    parts, data = assemble(loaded, place, execution, ranks, watching, dry_run)
     events, goes_on = (data.train.num_events, data.val.num_events), place.checkpoint is not None
     asked = _with_decay(parts.config, loaded.config.training.ema_decay)  # of a number that auto made nothing is said
     counted = count_rules(asked, *events, ranks.world_size, max_steps, goes_on)

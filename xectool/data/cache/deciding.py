@@ -50,8 +50,16 @@ class CacheChoice:
     note: str
 
 
-def with_cache(sources: Sequence[EventSource], config: RunConfig, choice: CacheChoice) -> list[EventSource]:
+def with_cache(
+    sources: Sequence[EventSource], config: RunConfig, choice: CacheChoice, looks: bool = False
+) -> list[EventSource]:
     """Return sources as they are served under a configuration; the copies of one make no room for those of another.
+
+    Args:
+        sources: Training and validation events.
+        config: The run.
+        choice: What was decided.
+        looks: Whether no directory is made.
 
     Raises:
         DiskError: The directory of the cache cannot be made, or not be written where files must be built.
@@ -59,7 +67,7 @@ def with_cache(sources: Sequence[EventSource], config: RunConfig, choice: CacheC
     codec = codec_of(config)
     if config.data.cache == "off" or (choice.directory is None and isinstance(codec, Lossless)):
         return list(sources)
-    store = None if choice.directory is None else store_of(config, choice.directory)
+    store = None if choice.directory is None else store_of(config, choice.directory, looks)
     caches = [CachedEvents(source, codec, store, choice.note, choice.builds) for source in sources]
     for cache in caches:
         cache.kept = frozenset(digest for other in caches for digest in other.digests if digest)
@@ -72,15 +80,15 @@ def with_cache(sources: Sequence[EventSource], config: RunConfig, choice: CacheC
     ]
 
 
-def store_of(config: RunConfig, directory: Path) -> CacheStore:
-    """Return the store in a directory, which is made.
+def store_of(config: RunConfig, directory: Path, looks: bool = False) -> CacheStore:
+    """Return the store in a directory, which is made unless one only looks.
 
     Raises:
         DiskError: The directory cannot be made.
     """
     limit = config.data.cache_limit_gb
     store = CacheStore(directory, None if limit is None else int(1e9 * limit))
-    store.prepare()
+    store.prepare(looks)
     return store
 
 

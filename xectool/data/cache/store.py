@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from xectool.config.save_places import nearest_existing, refusal_to_write, said_of
 from xectool.data.cache.cached_file import CachedFile
 from xectool.data.cache.layout import DamagedCacheError
 from xectool.errors import DiskError
@@ -51,12 +52,16 @@ class CacheStore:
         """Return the number of the file at the place of a cache file, 0 where there is none."""
         return _inode(self.path(digest))
 
-    def prepare(self) -> None:
-        """Make the directory.
+    def prepare(self, looks: bool = False) -> None:
+        """Make the directory; where one only looks, nothing is left.
 
         Raises:
             DiskError: It cannot be made.
         """
+        if looks:
+            if not self.directory.is_dir() and (refusal := refusal_to_write(self.directory)):
+                raise self.refused(said_of(refusal))
+            return
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -65,7 +70,7 @@ class CacheStore:
     @property
     def is_writable(self) -> bool:
         """Whether files can be built here; what lies in a directory that cannot be written is used all the same."""
-        return os.access(self.directory, os.W_OK)
+        return os.access(nearest_existing(self.directory), os.W_OK)
 
     def refused(self, reason: str) -> DiskError:
         """Return what to raise where files must be built and cannot be."""

@@ -69,7 +69,7 @@ def file_findings(loaded: LoadedConfig, place: RunPlace, num_ranks: int) -> tupl
         return ()
     settings, late = settings_at(loaded.config, place)
     uncached = settings.model_copy(update={"data": settings.data.model_copy(update={"cache": "off"})})
-    data = opened(loaded, place, uncached, late)
+    data = opened(loaded, place, uncached, late, looks=True)
     events = (data.train.num_events, data.val.num_events)
     counted = count_rules(loaded.config, *events, num_ranks, resumes=place.checkpoint is not None)
     noticed = converting(data.findings, config, data.train, data.val)

@@ -56,9 +56,9 @@ def shared_place(config: RunConfig, resume: str | None, ranks: Ranks) -> RunPlac
 
 
 def assemble(
-    loaded: LoadedConfig, place: RunPlace, execution: Execution, ranks: Ranks, watching: Observer
+    loaded: LoadedConfig, place: RunPlace, execution: Execution, ranks: Ranks, watching: Observer, looks: bool
 ) -> tuple[RunParts, RunData]:
-    """Open the data and put the run together.
+    """Open the data and put the run together; where one only looks, nothing is written.
 
     Raises:
         XecError: Configuration, memory or data do not allow it.
@@ -66,7 +66,7 @@ def assemble(
     settings, late = settings_at(loaded.config, place)
     require_memory(loaded, settings, execution, watching)
     apply_determinism(settings.training.deterministic)
-    data = opened(loaded, place, settings, late)
+    data = opened(loaded, place, settings, late, looks)
     require_agreement(ranks, data_facts([*data.train.files, *data.val.files]))
     with memory_faults(settings, "building the model"):
         return build_parts(data, execution, ranks), data
@@ -80,13 +80,13 @@ def settings_at(config: RunConfig, place: RunPlace) -> tuple[RunConfig, Events]:
     return in_saved_order(_with_origin(adopt_resolved(settings, place.checkpoint), place.checkpoint), place.checkpoint)
 
 
-def opened(loaded: LoadedConfig, place: RunPlace, settings: RunConfig, late: Events) -> RunData:
-    """Return the data of a run as `settings_at` gives it.
+def opened(loaded: LoadedConfig, place: RunPlace, settings: RunConfig, late: Events, looks: bool) -> RunData:
+    """Return the data of a run as `settings_at` gives it; where one only looks, nothing is written.
 
     Raises:
         XecError: They cannot be trained on.
     """
-    data = replace(open_data(settings), late=late)
+    data = replace(open_data(settings, looks=looks), late=late)
     if place.checkpoint is None:
         return data
     since = left_out_since(loaded.config, place.checkpoint, late)

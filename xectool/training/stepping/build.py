@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -65,12 +65,13 @@ class RunData:
     late: frozenset[tuple[int, int]] = frozenset()
 
 
-def open_data(config: RunConfig, prepares: bool = False) -> RunData:
+def open_data(config: RunConfig, prepares: bool = False, looks: bool = False) -> RunData:
     """Open both data sets and resolve what depends on them.
 
     Args:
         config: The run.
         prepares: Whether the cache is built and results are kept although ``auto`` would not.
+        looks: Whether nothing is written, wherever the cache lies.
 
     Raises:
         DataFileError: A file or branch is missing or unreadable.
@@ -79,12 +80,13 @@ def open_data(config: RunConfig, prepares: bool = False) -> RunData:
     """
     tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
     tables = tables_of(config, prepares)
+    tables = replace(tables, writes=tables.writes and not looks)
     train = open_source(config.data, "train", tasks=tasks, require_truth=True, tables=tables)
     val = open_source(config.data, "val", tasks=tasks, require_truth=True, tables=tables)
     if config.validation.max_events is not None:
         val = val.first(config.validation.max_events)
     choice = choose_cache(config, [train, val], wanted=prepares)
-    train, val = with_cache([train, val], config, choice)
+    train, val = with_cache([train, val], config, choice, looks)
     shared = Overlap(0) if config.data.allow_overlap else overlap(train, val, tables)
     _refuse_overlap(shared)
     stretched: tuple[Finding, ...] = ()
