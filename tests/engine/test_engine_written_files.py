@@ -92,6 +92,27 @@ def test_the_paths_of_a_configuration_name_what_was_written() -> None:
     assert [word for word in words if "_path=" in word] == ["data.val_path=v_converted.root:ev"], "the others stay"
 
 
+def test_events_that_are_left_out_are_named_by_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paste: Any
+) -> None:
+    """They were counted again, and the training refused their names."""
+    monkeypatch.chdir(tmp_path)
+    for seed, (name, factor) in enumerate({"a.root": 1e3, "b.root": 1e3, "v.root": 1.0}.items()):
+        simulate(name, seed, factor)
+    gone = "[a.root:5, 'b.root:ev:2', v.root:1]"
+    Path("c.yaml").write_text(
+        f"data: {{batch_size: 8, tree_name: ev, train_path: [a.root, b.root], val_path: v.root, exclude: {gone}}}\n"
+        "kind: regressor\ntasks: {energy: {enabled: true}}\n"
+    )
+    line = check(["check-data", *TRAINED, "--config", "c.yaml"]).next
+    paste(line, tmp_path)
+    words = check_in(line)
+    (told,) = [word for word in words if word.startswith("data.exclude=")]
+    assert told == "data.exclude=[a_converted.root:ev:5, b_converted.root:ev:2, v.root:1]"
+    settings = [word for word in words if word.startswith("data.")]
+    assert engine.train("c.yaml", overrides=settings, dry_run=True).status == "dry_run"
+
+
 def test_trees_of_one_file_are_told_from_each_other() -> None:
     told = Told(["a.root:train"], against=["a.root:val"], files=facts(["a.root"], "train"))
     told = replace(told, others=facts(["a.root"], "val"))

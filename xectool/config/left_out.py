@@ -91,6 +91,22 @@ def leaving_out(data: DataConfig, *events: tuple[str, int]) -> str:
     return _setting((*data.exclude, *new))
 
 
+def by_other_names(data: DataConfig, names: Mapping[Place, str]) -> str:
+    """Return the setting that leaves out the same events of files that go by other names; empty where none of it does.
+
+    Args:
+        data: The section.
+        names: The other name of each such file, by the place of the one it is made of.
+    """
+    known, events = _known(data), list[str]()
+    for event in data.exclude:
+        name, _, entry = event.rpartition(":")
+        places = _places(name, known, data)
+        other = names.get(places[0]) if len(places) == 1 else None
+        events.append(f"{other}:{entry}" if other else event)
+    return "" if tuple(events) == data.exclude else _setting(events)
+
+
 def of_files_read(data: DataConfig, events: Iterable[str]) -> tuple[str, ...]:
     """Return the events, each ``FILE:ENTRY``, that are of one file of training or validation."""
     known = _known(data)

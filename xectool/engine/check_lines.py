@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from xectool.checks.facts import FileFacts
+from xectool.config.data import DataConfig
 from xectool.config.inputs import Place, input_name, place_of, split_tree
 from xectool.config.mends import Conversion
 from xectool.config.serialize import inline_yaml
@@ -52,6 +53,7 @@ class Told:
         run: What the paths of the configuration name.
         names: Settings of proposed names, by which files that are written are read.
         mends: What is to be done with files beside what findings tell.
+        section: The section of the configuration, which may leave events out.
     """
 
     data: Sequence[str]
@@ -66,6 +68,7 @@ class Told:
     run: Mapping[str, Sequence[Tree]] = field(default_factory=dict)
     names: Sequence[str] = ()
     mends: Sequence[Mend] = ()
+    section: DataConfig | None = None
 
     def inputs(self) -> str:
         """Return the files as arguments of a command; many as their pattern, or those of their directories."""
@@ -112,7 +115,7 @@ class Told:
 
     def _check_of(self, written: Written) -> str:
         """Return the check of all files once some of them are written."""
-        settings = written.settings(self.run)
+        settings = written.settings(self.run, self.section)
         files, against = (self._after(written, sample) for sample in _SAMPLES)
         kept = [f"--set {in_shell(name)}" for name in self.names]
         kept += [f"--against {in_shell(path)}" for path in against] if self.against else []

@@ -103,8 +103,9 @@ def check_data(
     given = [data] if isinstance(data, str) else list(data)
     flags, tree = _flags(options), how.settings.data.tree_name
     lines = Told(given, options.config, options.overrides, options.against, options.deep, flags, tree, sample.files)
-    run = paths_of(config.data) if config else {}
-    lines = replace(lines, others=others, run=run, names=proposed.names, mends=(*proposed.mends, *looked.mends))
+    section, mends = config.data if config else None, (*proposed.mends, *looked.mends)
+    run = paths_of(section) if section else {}
+    lines = replace(lines, others=others, run=run, names=proposed.names, mends=mends, section=section)
     return summarised(facts, ran, lines, digests=looked.digests, plots=drawn)
 
 

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from xectool.config.data import DataConfig
 from xectool.config.inputs import Place, expand_inputs, place_of, split_tree
+from xectool.config.left_out import by_other_names
 from xectool.config.mends import written_name
 from xectool.config.serialize import inline_yaml
 from xectool.errors import DataFileError
@@ -45,10 +46,12 @@ class Written:
             return []
         return [name or written_name(tree.path, tree.tree) for name, tree in zip(known, trees, strict=True)]
 
-    def settings(self, run: Mapping[str, Sequence[Tree]]) -> list[str]:
-        """Return what the paths of a configuration have to be then."""
+    def settings(self, run: Mapping[str, Sequence[Tree]], data: DataConfig | None = None) -> list[str]:
+        """Return what the paths of a configuration have to be then, and the events that its section leaves out."""
         named = {key: self.instead(trees) for key, trees in run.items()}
-        return [f"{key}={inline_yaml(names[0] if len(names) == 1 else names)}" for key, names in named.items() if names]
+        paths = {key: inline_yaml(names[0] if len(names) == 1 else names) for key, names in named.items() if names}
+        gone = by_other_names(data, self.names) if data else ""
+        return [f"{key}={names}" for key, names in paths.items()] + ([gone] if gone else [])
 
     def _of(self, tree: Tree) -> str | None:
         place = place_of(tree.path, tree.tree)
