@@ -92,6 +92,15 @@ def test_the_paths_of_a_configuration_name_what_was_written() -> None:
     assert [word for word in words if "_path=" in word] == ["data.val_path=v_converted.root:ev"], "the others stay"
 
 
+def test_a_check_of_what_was_written_is_as_deep_as_the_one_before() -> None:
+    """It forgot all but the files, the configuration and the settings."""
+    flags = ["--max-events 50", "--plots 'p p'", "--write-digest"]
+    told = Told(["a.root"], overrides=["data.chunksize=8"], flags=flags, deep=True, files=facts(["a.root"]))
+    words = check_in(line_of(told, ["a.root"]))
+    assert words[1:4] == ["a_converted.root:ev", "--set", "data.chunksize=8"]
+    assert words[4:] == ["--max-events", "50", "--plots", "p p", "--write-digest", "--deep"]
+
+
 def test_events_that_are_left_out_are_named_by_what_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paste: Any
 ) -> None:

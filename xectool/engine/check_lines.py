@@ -87,7 +87,7 @@ class Told:
         if len(files) < len(self.files) and self._having(own) == {True, False} and _ALONE not in remark:
             mark, remark = _REMARK, "; ".join(filter(None, (remark, _ALONE)))
         kept = self._kept({word.partition("=")[0] for word in own})
-        flags = [*self.flags, *(["--deep"] if self.deep else [])]
+        flags = self._flags
         if "--deep" in own and not self.deep:  # it is to look at all that was left out
             flags = [flag for flag in flags if not flag.startswith("--max-events ")]
         if self._is_other(files[0], own):  # it is not compared with itself, and hashes were not asked of it
@@ -121,7 +121,7 @@ class Told:
         kept += [f"--against {in_shell(path)}" for path in against] if self.against else []
         kept += self._kept({word.partition("=")[0] for word in (*self.names, *settings)})  # not twice
         kept += [f"--set {in_shell(setting)}" for setting in settings]
-        return " ".join((_CHECK.strip(), *map(in_shell, files or written.names.values()), *kept))
+        return " ".join((_CHECK.strip(), *map(in_shell, files or written.names.values()), *kept, *self._flags))
 
     def _after(self, written: Written, sample: str) -> list[str]:
         """Return the inputs of a sample once a line has written some of its files again."""
@@ -200,6 +200,10 @@ class Told:
             return False
         held, both = ({place_of(file.path, file.tree) for file in files} for files in (self.others, self.files))
         return place in named or place in held - both
+
+    @property
+    def _flags(self) -> list[str]:
+        return [*self.flags, *(["--deep"] if self.deep else [])]
 
     def _kept(self, own: set[str]) -> list[str]:
         config = [] if self.config is None or "--config" in own else [f"--config {in_shell(self.config)}"]
