@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
@@ -96,3 +97,17 @@ def test_a_dry_run_leaves_no_directory_of_a_cache_and_says_that_none_can_be_made
             lambda nowhere=nowhere: engine.config.check(config, [f"data.cache={nowhere}"], deep=True).findings
         )
         assert ("XT-CACHE-PLACE", "the cache directory cannot be used") in found
+
+
+def test_a_configuration_from_a_pipe_is_tried_as_one_of_a_file(files: Path) -> None:
+    """It was read again, and the pipe was empty: `the file is empty`."""
+    reading, writing = os.pipe()
+    os.write(writing, (files / "config.yaml").read_bytes())
+    os.close(writing)
+    try:
+        found = told_by(lambda: engine.config.check(f"/dev/fd/{reading}", ["data.batch_size=64"], deep=True).findings)
+    finally:
+        os.close(reading)
+    asked = ["data.batch_size=64"]
+    assert found == told_by(lambda: engine.config.check(files / "config.yaml", asked, deep=True).findings)
+    assert "DAT-06" in {code for code, _ in found}

@@ -77,14 +77,34 @@ def train(  # noqa: PLR0913  the function is the command: one argument an option
     named = [f"mlflow.run_name={json.dumps(run_name)}"] if run_name else []
     platform = Platform.detect()
     loaded = _checked(read_config(config, [*overrides, *named], platform), platform, resume)
+    return _placed(loaded, (resume, max_steps, dry_run), device, observer)
+
+
+def tried(loaded: LoadedConfig) -> tuple[Finding, ...]:
+    """Return what a dry run of a configuration says, which is not read again: a pipe has it once.
+
+    Raises:
+        XecError: As `train`.
+    """
+    return _placed(_checked(loaded, Platform.detect(), None), (None, None, True), None, None).findings
+
+
+def _placed(
+    loaded: LoadedConfig,
+    options: tuple[str | None, int | None, bool],
+    device: str | None,
+    observer: Observer | None,
+) -> TrainResult:
+    """Train, or try to, on the device and among the ranks that it is for."""
+    resume, max_steps, dry_run = options
     execution = plan_execution(loaded.config.training, device_of_rank(device or loaded.config.training.device))
     if execution.device.type == "cpu":
         keep_freed_memory()
     with joined(loaded.config.distributed, execution.device) as ranks:
-        options = {"--resume": resume or "", "--max-steps": str(max_steps), "--dry-run": str(dry_run)}
-        require_agreement(ranks, program_facts(loaded.config.to_dict()) | options)
+        given = {"--resume": resume or "", "--max-steps": str(max_steps), "--dry-run": str(dry_run)}
+        require_agreement(ranks, program_facts(loaded.config.to_dict()) | given)
         watching = observer if observer is not None and ranks.is_first else NullObserver()
-        return _train(loaded, (resume, max_steps, dry_run), execution, ranks, watching)
+        return _train(loaded, options, execution, ranks, watching)
 
 
 def _train(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from xectool.config.load import LoadedConfig
 from xectool.config.rules.count import COUNT_RULES
-from xectool.engine.training import train
+from xectool.engine.training import tried
 from xectool.engine.training_run.first_look import file_findings
 from xectool.errors import DeviceError, XecError
 from xectool.findings import Finding, Severity, findings_of
@@ -30,7 +30,7 @@ def rehearsed(loaded: LoadedConfig, overrides: Sequence[str]) -> list[Finding]:
         return file_findings(loaded, require_writable(choose_place(loaded.config, None)), num_ranks)
 
     try:
-        said = list(train(loaded.path, overrides=overrides, dry_run=True).findings)
+        said = list(tried(loaded))
     except DeviceError as error:
         is_here, said = False, [replace(found, severity=Severity.WARNING, fix=_ON) for found in findings_of(error)]
     except XecError as error:
