@@ -8,9 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from xectool import engine
+from xectool.checkpoint import store
+from xectool.checkpoint.format import Checkpoint
+from xectool.config.load import load_config
 from xectool.errors import XecError
-from xectool.findings import Finding, findings_of
+from xectool.findings import Finding, Severity, findings_of
 
 Usage = namedtuple("Usage", ["total", "used", "free"])
 
@@ -111,3 +115,23 @@ def test_a_configuration_from_a_pipe_is_tried_as_one_of_a_file(files: Path) -> N
     asked = ["data.batch_size=64"]
     assert found == told_by(lambda: engine.config.check(files / "config.yaml", asked, deep=True).findings)
     assert "DAT-06" in {code for code, _ in found}
+
+
+def test_options_of_train_stand_behind_train(files: Path, tmp_path: Path) -> None:
+    """A line to paste had `--run-name`, which `config check` has not."""
+    config, bare = files / "config.yaml", tmp_path / "bare.pt"
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "some").touch()
+    meta = {"kind": "regressor", "config": load_config(config).config.to_dict()}
+    store.save(bare, Checkpoint(meta, {"a": torch.zeros(1)}))
+    for asked, options in (
+        ([f"checkpoint.resume_from={bare}"], " --run-name "),
+        (["mlflow.run_name=a b"], " --run-name a_b"),
+        (["mlflow.run_name=full"], " --resume auto "),
+    ):
+        with pytest.raises(XecError) as caught:
+            engine.config.check(config, [f"checkpoint.save_dir={tmp_path}", *asked], deep=True)
+        (fix,) = {item.fix for item in findings_of(caught.value) if item.severity is Severity.ERROR}
+        assert fix.startswith(f"xectool train {config} --set checkpoint.save_dir={tmp_path} "), fix
+        assert options in fix
+        assert "resume_from=/" not in fix

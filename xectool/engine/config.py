@@ -19,6 +19,7 @@ from xectool.engine.arguments import typed
 from xectool.engine.capacity import without_memory
 from xectool.engine.config_units import unit_findings
 from xectool.engine.convert_line import converting
+from xectool.engine.training_run.train_line import on_train_line
 from xectool.errors import DeviceError
 from xectool.findings import Report
 from xectool.rootio.counting import count_run_events
@@ -85,7 +86,7 @@ def check(path: Path | str, overrides: Sequence[str] = (), deep: bool = False) -
     loaded = read_config(path, overrides, platform)
     if not deep:
         return _shown(loaded.require(overlap_rules(loaded.config).merged(named_file_rules(loaded.config))))
-    paths = path_rules(loaded.config)
+    paths = Report(tuple(on_train_line(item, loaded.path, overrides) for item in path_rules(loaded.config)))
     capacity = capacity_rules(loaded.config, platform, count_run_events(loaded.config.data))
     refused = loaded.findings.errors or paths.errors or without_memory(capacity).errors
     return _shown(

@@ -9,9 +9,11 @@ from xectool.config.load import LoadedConfig
 from xectool.config.rules.count import COUNT_RULES
 from xectool.engine.training import tried
 from xectool.engine.training_run.first_look import file_findings
+from xectool.engine.training_run.train_line import on_train_line, train_words
 from xectool.errors import DeviceError, XecError
 from xectool.findings import Finding, Severity, findings_of
 from xectool.training.record.run_dir import choose_place, require_writable
+from xectool.training.saving.refused import ResumeRefused
 
 _ON = "--set training.device=auto   # or check it on the machine that it is for"
 _OF_COUNTS = frozenset(rule.code for rule in COUNT_RULES)
@@ -33,11 +35,13 @@ def rehearsed(loaded: LoadedConfig, overrides: Sequence[str]) -> list[Finding]:
         said = list(tried(loaded))
     except DeviceError as error:
         is_here, said = False, [replace(found, severity=Severity.WARNING, fix=_ON) for found in findings_of(error)]
+    except ResumeRefused as error:
+        return _beside(loaded, findings_of(error.with_line(train_words(loaded.path, overrides))))
     except XecError as error:
-        return _beside(loaded, findings_of(error))
+        return [on_train_line(item, loaded.path, overrides) for item in _beside(loaded, findings_of(error))]
     if num_ranks > 1 or not is_here:  # it was alone, or came to no file
         said = [*(item for item in said if item.code not in _OF_COUNTS), *_said(counted)]
-    return _beside(loaded, said)
+    return [on_train_line(item, loaded.path, overrides) for item in _beside(loaded, said)]
 
 
 def _said(look: Callable[[], Sequence[Finding]]) -> Sequence[Finding]:

@@ -106,7 +106,7 @@ def _resume_from(path: Path, directory: Path | None) -> RunPlace:
             raise CheckpointError(
                 "no checkpoint to resume from",
                 where=str(path),
-                fix="--resume auto starts a new run where there is none",
+                fix="--resume auto   # starts a new run where there is none",
             )
         return RunPlace(directory or path, place.checkpoint, place.checkpoint_path, place.notes)
     if not path.exists():
