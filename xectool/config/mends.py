@@ -112,6 +112,15 @@ def words_of(branch: str, change: Change) -> list[str]:
     return [*words, "--finite", branch] if change.is_finite else words
 
 
+def options_of(branch: str, change: Change) -> str:
+    """Return the options that say what becomes of a branch, as a shell takes them.
+
+    >>> options_of("mc e", Change(factor=0.1))
+    "--scale 'mc e=0.1'"
+    """
+    return " ".join(map(_in_shell, words_of(branch, change)))
+
+
 def changes_of(
     scale: Iterable[str], marker: Iterable[str], within: Iterable[str], finite: Iterable[str]
 ) -> dict[str, Change]:

@@ -32,7 +32,7 @@ class Effect:
         scaled: Values that the factor made others.
         passed_over: Numbers beyond 1e10, which count as not known and were not multiplied.
         lost: Known values that the factor made so large that they count as not known.
-        outside: Values beyond the range.
+        outside: Values beyond the range, but for NaN and 1e10.
         not_finite: Values that are no number, or beyond 1e10.
         lowest: Of the values within the range.
         highest: Of the values within the range.
@@ -183,7 +183,8 @@ def _beyond(result: Array, components: Array, odd: Array, change: Change, effect
     """Return which values lie beyond their range."""
     ends = _ends(change.within, result.dtype)[components if len(change.within) > 1 else 0]
     beyond = ~((result >= ends[..., 0]) & (result <= ends[..., 1]))
-    effect.outside += int((beyond & ~odd & (result != DEAD_VALUE)).sum())
+    is_known = (result != DEAD_VALUE) & ~np.isnan(result)
+    effect.outside += int((beyond & ~odd & is_known).sum())
     inside = result[~beyond & ~odd]
     if inside.size:
         effect.lowest = min(effect.lowest, inside.min().item())

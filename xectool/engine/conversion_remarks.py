@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from xectool.config.mends import words_of
+from xectool.config.mends import options_of
 from xectool.detector.changes import Effect
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.errors import counted, in_shell
@@ -37,9 +37,10 @@ def remarks(
         found += [Finding(NOTHING, Severity.WARNING, problem, where, fix=fix) for problem, fix in told]
         found += [Finding(UNKNOWN, Severity.WARNING, problem, where, fix=fix) for problem, fix in _lost(branch, effect)]
     for branch in ones:
-        problem = f"--scale {in_shell(f'{branch}=1')} changes nothing: a value times 1 is the same"
+        option = f"--scale {in_shell(f'{branch}=1')}"
+        problem = f"{option} changes nothing: a value times 1 is the same"
         where = f"{_first(files)} branch {branch}"
-        found.append(Finding(NOTHING, Severity.WARNING, problem, where, fix=f"--scale {in_shell(f'{branch}=1e-3')}"))
+        found.append(Finding(NOTHING, Severity.WARNING, problem, where, fix=f"leave {option} out"))
     return found
 
 
@@ -61,10 +62,6 @@ def _first(files: Sequence[str]) -> str:
     return f"{files[0]} and {counted(len(files) - 1, 'other file')}" if len(files) > 1 else files[0]
 
 
-def _option(branch: str, change: Change) -> str:
-    return " ".join(word if word.startswith("--") else in_shell(word) for word in words_of(branch, change))
-
-
 def _markers(branch: str, change: Change, effect: Effect) -> Iterator[tuple[str, str]]:
     for marker in change.markers:
         if effect.marked[marker]:
@@ -73,7 +70,7 @@ def _markers(branch: str, change: Change, effect: Effect) -> Iterator[tuple[str,
         for side in effect.near.get(marker, ()):
             beside |= side
         said = [f"{shown(value)} ({counted(count, 'time')})" for value, count in beside.items()]
-        option = _option(branch, Change((marker,)))
+        option = options_of(branch, Change((marker,)))
         near = f"; next to it are {' and '.join(said)}" if said else ""
         problem = f"{option} found nothing: no value of '{branch}' is {shown(marker.value)}{near}"
         yield problem, _nearest(branch, marker, beside) or f"leave {option} out"
@@ -99,28 +96,29 @@ def _nearest(branch: str, marker: Marker, near: Mapping[float, int]) -> str:
     if not alike:
         return ""
     value = min(alike, key=lambda number: abs(number - marker.value))
-    return f"{_option(branch, Change((Marker(value, marker.component),)))}   # if that stands for 'not known'"
+    return f"{options_of(branch, Change((Marker(value, marker.component),)))}   # if that stands for 'not known'"
 
 
 def _rest(branch: str, change: Change, effect: Effect) -> Iterator[tuple[str, str]]:
     if change.factor != 1.0 and not effect.scaled:
-        option = _option(branch, Change(factor=change.factor))
+        option = options_of(branch, Change(factor=change.factor))
         yield f"{option} changed nothing: no value of '{branch}' is known, or all are 0", f"leave {option} out"
     if change.within and not effect.outside:
-        option = _option(branch, Change(within=change.within))
+        option = options_of(branch, Change(within=change.within))
         has = math.isfinite(effect.lowest)
         lie = f"all known values lie from {effect.lowest:.6g} to {effect.highest:.6g}" if has else "no value is known"
         yield f"{option} found nothing: {lie}", f"leave {option} out"
     if change.is_finite and not effect.not_finite:
-        option = _option(branch, Change(is_finite=True))
+        option = options_of(branch, Change(is_finite=True))
         problem = f"{option} found nothing: no value is NaN or infinite, or beyond 1e10"
         yield problem, f"leave {option} out"
 
 
 def _lost(branch: str, effect: Effect) -> Iterator[tuple[str, str]]:
     if effect.passed_over:
-        number = counted(effect.passed_over, "value")
-        problem = f"{number} of '{branch}' beyond 1e10 were not multiplied, for they count as not known"
+        number, counts = counted(effect.passed_over, "value"), effect.passed_over
+        what = "was not multiplied, for it counts" if counts == 1 else "were not multiplied, for they count"
+        problem = f"{number} of '{branch}' beyond 1e10 {what} as not known"
         yield problem, f"--finite {in_shell(branch)}   # makes them 1e10"
     if effect.lost:
         number = counted(effect.lost, "known value")

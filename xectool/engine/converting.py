@@ -76,8 +76,9 @@ def convert(  # noqa: PLR0913 - the function is the command: one argument an opt
 ) -> Converted:
     """Write ROOT files again with the values of some branches changed; all other branches are copied as they are.
 
-    Of each branch markers are found first, then it is multiplied, then its range is judged. What is not known is 1e10
-    and stays so. Every file is looked at before the first is written, and none is written over.
+    Of each branch markers are found first, then it is multiplied, then its range is judged. What is not known stays as
+    it is: 1e10, NaN, or a number beyond them, which ``finite`` makes 1e10. Every file is looked at before the first is
+    written, and none is written over.
 
     Args:
         data: ROOT files, each with its tree: ``file.root:tree``.
@@ -189,7 +190,7 @@ def _require_places(paths: Sequence[str], targets: Sequence[Path], tree: str) ->
     """
     if len(paths) != len(targets):
         problem = f"{counted(len(paths), 'file')} to read and {counted(len(targets), 'file')} to write"
-        raise UsageError(problem, where="--into", fix="--into OUT.root for each file, in the same order")
+        raise UsageError(problem, where="--into", fix="give --into once for each file that is read, in their order")
     read = [os.path.realpath(split_tree(path, tree)[0]) for path in paths if not is_remote(path)]
     for number, target in enumerate(targets):
         problem, instead = "", target

@@ -10,9 +10,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from xectool.config.mends import options_of
 from xectool.detector.changes import MOST_EXACT, Effect, changed, changed_type, inexact, is_changed
-from xectool.errors import UsageError, in_shell
-from xectool.findings.mends import Change
+from xectool.errors import DataFileError, UsageError, in_shell, nearest
+from xectool.findings.mends import Change, Marker
 from xectool.rootio.beside import beside
 from xectool.rootio.copying import CarriedBranches, carried_branches
 from xectool.rootio.reader import EventFile
@@ -52,10 +53,25 @@ def plan_changes(file: EventFile, changes: Mapping[str, Change]) -> dict[str, Ch
     carried = carried_branches([file])
     planned = dict[str, Change]()
     for branch, change in changes.items():
-        name = carried.name_of(branch, file)
-        _require_width(f"{file.where} branch {branch}", carried.specs[name], change)
+        name = _name_of(branch, change, carried, file)
+        _require_width(branch, file, carried.specs[name], change)
         planned[name] = planned.get(name, Change()).joined(change)  # by its path and by its last part
     return {name: change for name, change in planned.items() if change != Change()}
+
+
+def _name_of(branch: str, change: Change, carried: CarriedBranches, file: EventFile) -> str:
+    """Return the name that a branch is carried by; what is asked of one that is not there is proposed for the nearest.
+
+    Raises:
+        DataFileError: It is not there, or holds no plain numbers.
+    """
+    try:
+        return carried.name_of(branch, file)
+    except DataFileError as error:
+        near = nearest(branch, file.branch_names, 1)
+        if error.code == "XT-DATA-BRANCH" and near:
+            error.fix = options_of(near[0], change)
+        raise
 
 
 def write_converted(
@@ -153,17 +169,20 @@ def _step(carried: CarriedBranches) -> int:
     return int(np.clip(BLOCK_BYTES // max(event_bytes, 1), 1, MOST_EVENTS))
 
 
-def _require_width(where: str, spec: BranchSpec, change: Change) -> None:
-    ends, widest = len(change.within), max((marker.component or 0 for marker in change.markers), default=0)
+def _require_width(branch: str, file: EventFile, spec: BranchSpec, change: Change) -> None:
+    ends, where = len(change.within), f"{file.where} branch {branch}"
     if isinstance(spec, str):
         if ends > 1:
             problem = f"{ends} ranges are given, and entries of the branch are of any length"
-            raise UsageError(problem, where=where, fix="--within BRANCH=LOW:HIGH, one for all components")
+            raise UsageError(problem, where=where, fix=f"give --within one range for all components of '{branch}'")
         return
     width = int(np.prod(spec[1], dtype=np.int64))
     if ends > 1 and ends != width:
         problem = f"{ends} ranges are given for {width} components"
-        raise UsageError(problem, where=where, fix="--within BRANCH=LOW:HIGH, one for all components, or one each")
-    if widest >= width:
-        problem = f"there is no component {widest}: there are {width}, from 0 on"
-        raise UsageError(problem, where=where, fix=f"--marker BRANCH[{width - 1}]=NUMBER, or --marker BRANCH=NUMBER")
+        fix = f"give --within one range for all components of '{branch}', or {width} with commas between"
+        raise UsageError(problem, where=where, fix=fix)
+    beyond = [marker for marker in change.markers if (marker.component or 0) >= width]
+    if beyond:
+        problem = f"there is no component {beyond[0].component}: there are {width}, from 0 on"
+        last, whole = (options_of(branch, Change((Marker(beyond[0].value, at),))) for at in (width - 1, None))
+        raise UsageError(problem, where=where, fix=f"{last}   # the last one; of all of them: {whole}")
