@@ -41,6 +41,7 @@ def said(xectool: Callable[..., Any], *words: str) -> list[tuple[str, str, str]]
         ("--scale none=3", "--scale e=3", "no value of 'none' is known, or all are 0", "leave --scale none=3 out"),
         ("--within run=0:20", "--within run=0:5", "all known values lie from 0 to 8", "leave --within run=0:20 out"),
         ("--within e=-1e4:60", "--within e=0:60", "all known values lie from -9999 to 53.5", "leave --within"),
+        ("--within run=0:1e300", "--within far=0:1e300", "lie from 0 to 8", "leave --within run=0:1e+300 out"),
         ("--within none=1:2", "--within none=1:2", "", ""),
         ("--finite run", "--finite e", "no value is NaN or infinite, or beyond 1e10", "leave --finite run out"),
     ],
@@ -51,7 +52,8 @@ def test_an_option_that_finds_nothing_is_told_with_what_is_there(
     """It said "(0 changed)" among other numbers."""
     energy = np.array([-9999, -998, 20, 53.5, -998, np.nan, 1e10, -9999, -998], np.float32)
     none = np.array([0, 0, 0, 0, 0, 0, 1e10, 0, 0], np.float32)
-    write("a.root", e=energy, none=none, run=np.arange(9))
+    far = np.where(none == 0, np.inf, none)
+    write("a.root", e=energy, none=none, far=far, run=np.arange(9))
     found = said(xectool, "a.root", "--into", "b.root", *option.split())
     if problem:
         ((code, text, line),) = found

@@ -195,7 +195,8 @@ def _beyond(result: Array, components: Array, odd: Array, change: Change, effect
 def _ends(within: tuple[tuple[float, float], ...], dtype: np.dtype[Any]) -> Array:
     """Return the ends of each range in the type of the values, which may have no fractions."""
     if dtype.kind not in "iu":
-        return np.array(within, dtype)
+        largest = np.finfo(dtype).max
+        return np.asarray(np.clip(np.array(within), -largest, largest).astype(dtype))
     least, most = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
     whole = ((math.ceil(low), math.floor(high)) for low, high in within)
     cut = ((max(low, least), min(high, most)) for low, high in whole)
