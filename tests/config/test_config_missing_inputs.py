@@ -124,3 +124,27 @@ def test_a_pattern_of_any_depth_is_not_looked_for_above(place: Path, monkeypatch
     monkeypatch.chdir(place)
     (item,) = found(place, "/x/data/**/a.root")
     assert item.fix == f"data.train_path: {place}/data/**/a.root"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_other_files_in_a_directory_that_cannot_be_read_are_not_there(place: Path, tmp_path: Path) -> None:
+    """A checkpoint or a table of positions that was named there was a defect too."""
+    made(place, "train.root", "val.root", "shut/a.pt", "shut/positions.txt", "listed/a.pt", "listed/positions.txt")
+    (place / "shut").chmod(0o700)
+    (place / "listed").chmod(0o744)
+
+    def said(folder: str) -> set[tuple[str, str]]:
+        table = {"head_type": "cross_attention", "sensor_positions_file": f"{place}/{folder}/position.txt"}
+        values = {
+            "kind": "inpainter",
+            "data": {"train_path": f"{place}/train.root", "val_path": f"{place}/val.root"},
+            "model": {**table, "freeze_encoder": False},
+            "checkpoint": {"save_dir": "/tmp/no/such/runs", "init_from": f"{place}/{folder}/aa.pt"},
+        }
+        report = path_rules(config_from_dict(values, "x"))
+        return {(item.code, item.where) for item in report}
+
+    expected = {("CFG-45", "checkpoint.init_from"), ("CFG-66", "model.sensor_positions_file")}
+    for folder in ("shut", "listed", "a" * 300):
+        assert said(folder) == expected
+        assert as_nobody(tmp_path / "told", lambda folder=folder: said(folder) == expected) == "True"

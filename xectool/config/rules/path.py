@@ -70,7 +70,7 @@ class StartingCheckpointExists(Rule[Start]):
             if spec is None or spec == "auto" or (name == "init_from" and facts.resuming):  # nothing is read from it
                 continue
             key, path = f"checkpoint.{name}", Path(spec).expanduser()
-            if not path.exists():
+            if not os.path.exists(path):  # Path.exists raises where a directory may not be read
                 frozen = name == "init_from" and getattr(facts.config.model, "freeze_encoder", False)
                 runs = Path(facts.config.checkpoint.save_dir).expanduser()
                 yield self._missing(key, spec, path, runs, frozen=frozen)
@@ -78,7 +78,7 @@ class StartingCheckpointExists(Rule[Start]):
                 yield self.error(key, *of_export(key, spec, "a TorchScript export"))
 
     def _missing(self, key: str, spec: str, path: Path, runs: Path, *, frozen: bool) -> Finding:
-        fits = may_be_resumed if key.endswith("resume_from") else Path.is_file
+        fits = may_be_resumed if key.endswith("resume_from") else os.path.isfile
         there = checkpoints_near(path, also=[runs], fits=lambda other: fits(other) and not is_torchscript(other))
         more = alternatives(there) if there else "   # starts from new weights"
         fix = f"{key}: {inline_yaml(str(there[0]) if there else None)}{more}"
@@ -99,11 +99,12 @@ class SensorPositionsExist(Rule[Start]):
         if spec is None or getattr(facts.config.model, "head_type", "") != "cross_attention":
             return
         key, path = "model.sensor_positions_file", Path(spec).expanduser()
-        if path.is_file() and os.access(path, os.R_OK):
+        is_there = os.path.isfile(path)
+        if is_there and os.access(path, os.R_OK):
             return
-        meant = nearest_beside(path, lambda other: other.is_file() and other.suffix == path.suffix)
+        meant = nearest_beside(path, lambda other: os.path.isfile(other) and other.suffix == path.suffix)
         hint = f", did you mean '{meant.name}'?" if meant else ""
-        problem = f"{key}: {'not readable: ' if path.is_file() else 'no such file '}{spec}{hint}"
+        problem = f"{key}: {'not readable: ' if is_there else 'no such file '}{spec}{hint}"
         other = inline_yaml(str(meant) if meant else None)
         yield self.error(key, problem, f"{key}: {other}{'' if meant else '   # the positions of the ideal detector'}")
 
@@ -167,7 +168,7 @@ def overlap_rules(config: RunConfig) -> Report:
 
 def is_torchscript(path: Path) -> bool:
     """Return whether a file is a TorchScript archive: it carries code beside its tensors."""
-    if not path.is_file() or not zipfile.is_zipfile(path):
+    if not os.path.isfile(path) or not zipfile.is_zipfile(path):
         return False
     try:
         with zipfile.ZipFile(path) as archive:
