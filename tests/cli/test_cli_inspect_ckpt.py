@@ -169,7 +169,7 @@ def test_a_damaged_checkpoint_leads_to_another_one_of_its_run(
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 0xFF
     damaged.write_bytes(content[:100_000] if cut else content)
-    again = f"xectool train {run}/config.yaml --resume {run} --run-name moved"
+    again = f"xectool train {run}/config.yaml --resume {run} --set mlflow.run_name=null"
     (found, *_) = xectool("inspect-ckpt", damaged, "--json").document["findings"]
     line, _, remark = found["fix"].partition("   # ")
     assert line.startswith(f"xectool inspect-ckpt {other}")

@@ -233,7 +233,7 @@ def test_name_and_resume_are_refused_as_the_training_would_after_the_queue(confi
     assert found.command.endswith("--resume auto")
     odd = tmp_path / 'it\'s a "run".yaml'
     odd.write_text(config.read_text())
-    assert re.fullmatch(r"it_s_a_run_-[0-9-]+", submit(odd, ONE).run_name)
+    assert re.fullmatch(r"it_s_a_run-[0-9-]+", submit(odd, ONE).run_name)
 
 
 def _sbatch(directory: Path, body: str) -> None:

@@ -166,12 +166,13 @@ def pasted(caught: Any, argv: list[str], number: int) -> list[str]:
 def test_a_refusal_names_all_that_differs_at_once_and_both_lines_work(tiny_config: Config) -> None:
     """Meaning and batches were told one after the other; the new run had a network that its weights did not fit."""
     config = tiny_config(model={"num_fusion_layers": 1})
-    engine.train(config, max_steps=1)
+    run = Path(engine.train(config, max_steps=1).run_dir)
+    run.with_name("r-again").mkdir()  # the line that was pasted before: a second one was refused (CFG-53)
     wrong = ["data.batch_size=4", "model.num_fusion_layers=2"]
     with pytest.raises(ResumeRefused, match=r"what the weights mean.* and would serve other batches") as caught:
         engine.train(config, resume="auto", overrides=wrong)
     argv = ["train", str(config), "--resume", "auto", *(word for key in wrong for word in ("--set", key))]
-    for number, resume, name in ((0, "auto", None), (1, None, "r-again")):
+    for number, resume, name in ((0, "auto", None), (1, None, "r-again-2")):
         words = pasted(caught, argv, number)
         settings = [value for word, value in itertools.pairwise(words) if word == "--set"]
         assert ("--resume" in words) == (resume is not None)

@@ -31,9 +31,9 @@ def use_another(path: Path) -> str:
 
 
 def _remark(path: Path, found: list[Path]) -> str:
-    config, run = path.with_name(_CONFIG), path.absolute().parent
+    config = path.with_name(_CONFIG)
     others = f", as {', '.join(map(str, found[1:4]))}" if found[1:] else ""
-    train = f"xectool train {in_shell(config)} --resume {in_shell(path.parent)} --run-name {in_shell(run.name)}"
+    train = f"xectool train {in_shell(config)} --resume {in_shell(path.parent)} --set mlflow.run_name=null"
     return f"another checkpoint of the run{others}" + (f"; to go on from it: {train}" if config.is_file() else "")
 
 

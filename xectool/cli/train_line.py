@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from xectool.errors import in_shell
+from xectool.errors.run_names import run_name
 
 
 def train_line(config: str, asked: Sequence[str], found: Sequence[str] = ()) -> str:
@@ -21,6 +22,6 @@ def train_line(config: str, asked: Sequence[str], found: Sequence[str] = ()) -> 
     """
     path = Path(config)
     words = ["xectool train", in_shell(path / "config.yaml" if path.is_dir() else config)]
-    words += ["--run-name", in_shell(f"{path.resolve().name}-again")] if path.is_dir() else []
+    words += ["--run-name", run_name(path.resolve().name, "-again", path.resolve().parent)] if path.is_dir() else []
     settings = (*asked, *(line.replace(": ", "=", 1) for line in found))
     return " ".join([*words, *(f"--set {in_shell(setting)}" for setting in settings)])

@@ -15,8 +15,8 @@ from xectool.diagnosis.evidence.evidence import MAX_EVENTS_PER_KIND, Evidence
 from xectool.diagnosis.evidence.files import CONFIG_FILE, train_files
 from xectool.diagnosis.evidence.incidents import number
 from xectool.diagnosis.evidence.left_out import kept_out
-from xectool.diagnosis.evidence.run_place import beside, inside, plain_name
-from xectool.errors import event_named, in_shell
+from xectool.diagnosis.evidence.run_place import beside, inside
+from xectool.errors import event_named, in_shell, run_names
 
 RECOVERY_CLIP: Final = 0.5  # F042
 MOST_FILES: Final = 8  # in a line to paste
@@ -189,8 +189,8 @@ def config_path(evidence: Evidence) -> str:
 
 def run_name(evidence: Evidence, suffix: str = "") -> str:
     """Return a name for a run that goes on from this one; without a suffix its own."""
-    name = plain_name(evidence.run_dir)
-    return f"{name}-{suffix}" if suffix else name
+    run = evidence.run_dir.resolve()
+    return run_names.run_name(run.name, f"-{suffix}", run.parent) if suffix else run_names.run_name(run.name)
 
 
 def events_named(

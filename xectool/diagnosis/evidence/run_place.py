@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from xectool.config.serialize import inline_yaml
 from xectool.diagnosis.evidence.files import setting
 from xectool.errors import in_shell
-
-_MOST_LETTERS: Final = 100
-_NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9._+-]+")
-
-
-def plain_name(run_dir: Path) -> str:
-    """Return the name of a run directory, or the nearest that can be the name of a run."""
-    return _NOT_IN_A_NAME.sub("_", run_dir.resolve().name)[:_MOST_LETTERS].lstrip("._+-") or "run"
+from xectool.errors.run_names import RUN_NAME_PATTERN
 
 
 def beside(run_dir: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -33,5 +25,5 @@ def inside(run_dir: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
     named, own = setting(config, "mlflow.run_name"), run_dir.resolve().name
     if not named:
         return ()
-    kept = () if named == own else (f"mlflow.run_name={own if own == plain_name(run_dir) else 'null'}",)
+    kept = () if named == own else (f"mlflow.run_name={own if RUN_NAME_PATTERN.match(own) else 'null'}",)
     return (*beside(run_dir, config), *kept)

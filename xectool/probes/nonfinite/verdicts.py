@@ -13,8 +13,9 @@ from xectool.config.rates import LARGEST_LR, gentler, key_of, peak_lr
 from xectool.data.batch import EventBatch
 from xectool.diagnosis.evidence.files import CONFIG_FILE, tolerant_yaml
 from xectool.diagnosis.evidence.files import setting as value_of
-from xectool.diagnosis.evidence.run_place import beside, inside, plain_name
+from xectool.diagnosis.evidence.run_place import beside, inside
 from xectool.errors import counted, event_named, in_shell
+from xectool.errors.run_names import run_name
 from xectool.probes.nonfinite.culprit import INPUT, WEIGHTS, Culprit
 from xectool.probes.nonfinite.locate import Place
 from xectool.probes.nonfinite.raw import Anomaly
@@ -68,7 +69,7 @@ class Training:
     def _name(self) -> str:
         """Return the name of the run, or the one that the configuration gives its runs; empty where it gives none."""
         if self.run is not None:
-            return plain_name(self.run)
+            return run_name(self.run.resolve().name)
         given = [value for key, _, value in (item.partition("=") for item in self.overrides) if key == RUN_NAME]
         written = {} if self.config is None else tolerant_yaml(self.config)
         return given[-1] if given else str(value_of(written, RUN_NAME) or "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,10 +13,10 @@ from xectool.config.root import RunConfig
 from xectool.config.save_places import nearest_existing, other_save_dir, refusal_to_write, said_of
 from xectool.config.serialize import inline_yaml
 from xectool.errors import CheckpointError, DiskError, UsageError, in_shell
+from xectool.errors.run_names import RUN_NAME_PATTERN, run_name
 from xectool.runlog.storage import RECORD_DIR, attempts
 
 AUTO = "auto"
-RUN_NAME_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}$")
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def choose_place(config: RunConfig, resume: str | None) -> RunPlace:
         raise UsageError(
             f"'{name}' cannot be the name of a run: letters of English, digits, '.', '_', '+' and '-' only",
             where="--run-name or mlflow.run_name",
-            fix=f"--run-name {plain_name(name)}",
+            fix=f"--run-name {run_name(name)}",
         )
     root = Path(config.checkpoint.save_dir).expanduser()
     if resume and resume != AUTO:
@@ -84,11 +83,6 @@ def require_writable(place: RunPlace) -> RunPlace:
             fix=other_save_dir(place.directory.parent, refusal=error),
         )
     return place
-
-
-def plain_name(text: str) -> str:
-    """Return the nearest to a text that can be the name of a run."""
-    return re.sub(r"[^A-Za-z0-9._+-]+", "_", text).strip("._+-")[:64] or "run1"
 
 
 def _resume_newest(directory: Path) -> RunPlace:

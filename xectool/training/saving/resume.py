@@ -19,8 +19,8 @@ from xectool.config.root import RunConfig
 from xectool.config.serialize import inline_yaml, starting_from
 from xectool.data.events import EventSource
 from xectool.errors import CheckpointError, counted, in_shell
+from xectool.errors.run_names import run_name
 from xectool.models.regressor import GAUSSIAN_NLL
-from xectool.training.record.run_dir import plain_name
 from xectool.training.saving.late_exclusion import saved_exclude
 from xectool.training.saving.refused import RESUME_KEY, ResumeRefused
 from xectool.training.saving.resolved import frozen
@@ -264,7 +264,8 @@ def _only_anew(problem: str, config: RunConfig, checkpoint: Checkpoint, path: Pa
 def _anew(config: RunConfig, checkpoint: Checkpoint, path: Path) -> str:
     """Return the options of a new run, with a name of its own, from the weights of a checkpoint."""
     unset = [f"--set {RESUME_KEY}=null"] if config.checkpoint.resume_from else []
-    name = plain_name(f"{Path(os.path.abspath(path)).parent.name or path.stem}-again")
+    run = Path(os.path.abspath(path)).parent.name or path.stem
+    name = run_name(run, "-again", Path(config.checkpoint.save_dir).expanduser())
     return " ".join([start_options(config, checkpoint, path), *unset, "--run-name", name])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -11,10 +12,10 @@ from xectool.checkpoint.format import Checkpoint
 from xectool.config.root import RunConfig
 from xectool.config.serialize import inline_yaml
 from xectool.errors import counted, in_shell
+from xectool.errors.run_names import run_name
 from xectool.findings import Finding, Severity
 from xectool.runlog.manifest import read_manifest, replaced_files
 from xectool.training.record.description import CONFIG_NAME, data_files
-from xectool.training.record.run_dir import plain_name
 from xectool.training.saving.resume import as_saved, differences, is_idle
 from xectool.training.saving.step_size import step_size_change
 from xectool.training.stepping.build import RunData
@@ -62,7 +63,8 @@ def other_files(data: RunData, path: Path) -> Iterator[Finding]:
     if not found:
         return
     more = f" and {counted(len(found) - 1, 'other file')}" if len(found) > 1 else ""
-    name = plain_name(f"{path.parent.name}-new-data")
+    run = Path(os.path.abspath(path)).parent
+    name = run_name(run.name, "-new-data", run.parent)
     yield Finding(
         "XT-RESUME-DATA",
         Severity.WARNING,
