@@ -8,10 +8,10 @@ from xectool.engine.comparison import CompareResult
 from xectool.tasks.paired import PairedMetric
 
 
-def row(task: str, metric: str, **others: tuple[float, float]) -> PairedMetric:
+def row(task: str, metric: str, events: int = 10, **others: tuple[float, float]) -> PairedMetric:
     differences = {name: difference for name, (difference, _) in others.items()}
     errors = {name: error for name, (_, error) in others.items()}
-    return PairedMetric(task, metric, {"raw": 1.0}, differences, errors)
+    return PairedMetric(task, metric, {"raw": 1.0}, differences, errors, events=events)
 
 
 def test_each_variant_is_told_as_better_worse_or_neither_in_the_headline_metrics() -> None:
@@ -28,3 +28,11 @@ def test_each_variant_is_told_as_better_worse_or_neither_in_the_headline_metrics
         "inpainted against raw: worse in timing_res_68pct [s]; "
         "no difference beyond 3 errors in energy_res_68pct [GeV], uvw_dist_68pct [cm]",
     ]
+
+
+def test_of_few_events_nothing_is_told_as_better() -> None:
+    """Of two alike the percentile of every sample is nearly the same, so its error is next to nothing."""
+    for events, word in ((9, "too few events to tell in"), (10, "better in")):
+        found = row("energy", "energy_res_68pct", events, neighbour=(-0.2, 0.05))
+        (told,) = CompareResult(events, ("raw", "neighbour"), "data", 10.0, 1, (found,)).verdict()
+        assert told == f"neighbour against raw: {word} energy_res_68pct [GeV]"

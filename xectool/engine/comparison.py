@@ -39,6 +39,8 @@ from xectool.training.process.progress import NullObserver, Observer
 VARIANTS = ("raw", "neighbour", "inpainted")
 SIGMAS: Final = 3.0
 """Errors by which a difference of the same events is told as one."""
+FEWEST_EVENTS: Final = 10
+"""Of fewer, drawn again and again, a percentile hardly moves, and variants alike would differ by "3 errors"."""
 _BETTER, _WORSE, _NEITHER = "better in", "worse in", f"no difference beyond {SIGMAS:g} errors in"
 _UNKNOWN = "too few events to tell in"
 
@@ -96,7 +98,7 @@ class CompareResult:
     def _of(self, name: str, rows: Sequence[PairedMetric]) -> str:
         told: dict[str, list[str]] = {_BETTER: [], _WORSE: [], _NEITHER: [], _UNKNOWN: []}
         for row in rows:
-            told[_change(row.differences[name], row.errors[name])].append(with_unit(row.metric))
+            told[_change(row.events, row.differences[name], row.errors[name])].append(with_unit(row.metric))
         said = "; ".join(f"{word} {', '.join(metrics)}" for word, metrics in told.items() if metrics)
         return f"{name} against {self.variants[0]}: {said}"
 
@@ -173,9 +175,9 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
     return CompareResult(found.num_events, tuple(variants), sensors.origin, per_event, reach, found.metrics, findings)
 
 
-def _change(difference: float, error: float) -> str:
+def _change(events: int, difference: float, error: float) -> str:
     """Return what a difference says of a metric whose smaller values are better."""
-    if not math.isfinite(difference) or not math.isfinite(error):
+    if events < FEWEST_EVENTS or not math.isfinite(difference) or not math.isfinite(error):
         return _UNKNOWN
     if abs(difference) <= SIGMAS * error:
         return _NEITHER
