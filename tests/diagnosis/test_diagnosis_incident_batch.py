@@ -28,3 +28,14 @@ def test_few_other_events_do_not_make_an_ordinary_one_far(
     npho = np.stack([light, np.ones_like(light)], axis=1)
     np.savez(tmp_path / "batch.npz", npho=npho, **identity)
     assert bool(outlier_lines(tmp_path, ((0, 0, 0, 0),))) is named
+
+
+@pytest.mark.parametrize(("truth", "named"), [(20.0, False), (2e4, True)])
+def test_a_truth_near_zero_beside_one_other_is_no_scale(tmp_path: Path, truth: float, named: bool) -> None:
+    """Of a signed truth the size of the one other event tells nothing: 20 cm were "far" from 0.1 cm."""
+    rows = np.arange(2)
+    identity = dict.fromkeys(("file_index", "entry", "run", "event"), rows)
+    targets = np.array([[truth, 1.0, 3.0], [0.1, 1.0, 3.0]])
+    np.savez(tmp_path / "batch.npz", targets_uvwFI=targets, **identity)
+    lines = outlier_lines(tmp_path, ((0, 0, 0, 0),))
+    assert [line.split(" is ")[0] for line in lines] == ["target uvwFI[0]"] * named

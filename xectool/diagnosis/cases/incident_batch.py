@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -9,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.detector.truth_ranges import RANGES
 from xectool.runlog.arrays import read_arrays
 
 FAR: Final = 30.0  # robust deviations of the rest of the batch; light and truth of sound events stay far within
 ENOUGH: Final = 8  # values whose spread can be trusted
 FEWEST: Final = 3  # values that have a spread: two may be alike by chance, and one is like itself
 INFINITE: Final = "is infinite"
+_TARGET: Final = re.compile(r"target (?P<task>\w+)\[(?P<part>\d+)\]")
 _IDENTITY: Final = ("file_index", "entry", "run", "event")
 _MAX_LINES: Final = 4
 
@@ -59,13 +62,23 @@ def _quantities(columns: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np
     return found
 
 
-def _width(sound: NDArray[np.float64], middle: float) -> float:
+def _width(name: str, sound: NDArray[np.float64], middle: float) -> float:
     """Return the robust deviation of values; of few it is often tiny by chance, so theirs is taken wider."""
     robust = max(1.4826 * float(np.median(np.abs(sound - middle))), 1e-3 * abs(middle), 1e-30)
     if sound.size >= ENOUGH:
         return robust
-    own = abs(middle) if sound.size < FEWEST else 0.0  # the light of sound events differs by more than a factor of ten
+    # of one or two: their size, for the light of sound events differs by a factor of ten, or all that a truth can be
+    own = max(abs(middle), _range(name)) if sound.size < FEWEST else 0.0
     return max(robust * ENOUGH / sound.size, float(np.std(sound)) * ENOUGH / sound.size, own)
+
+
+def _range(name: str) -> float:
+    """Return how far values of a target component can lie apart; zero for what has no range."""
+    found = _TARGET.fullmatch(name)
+    if found is None or found["task"] not in RANGES:
+        return 0.0
+    task, part = RANGES[found["task"]], int(found["part"])
+    return task.high[part] - task.low[part]
 
 
 def _apart(name: str, suspects: NDArray[np.float64], others: NDArray[np.float64]) -> str:
@@ -73,7 +86,7 @@ def _apart(name: str, suspects: NDArray[np.float64], others: NDArray[np.float64]
     if not sound.size:
         return ""
     middle = float(np.median(sound))
-    width = _width(sound, middle)
+    width = _width(name, sound, middle)
     known = suspects[np.isfinite(suspects)]
     far = known[np.abs(known - middle) > FAR * width]
     far = far[np.abs(far) < UNKNOWN_ABOVE] if name.startswith("target") else far
