@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from xectool.engine.metric_tables import HEADLINES, headline_rows, named_rows, other_rows
+from xectool.engine.metric_tables import HEADLINES, headlines, named_rows, other_rows
 from xectool.engine.prediction import PredictResult
 
 FACES = ("inner", "us", "ds", "outer", "top", "bot")
@@ -43,7 +43,10 @@ def test_a_masked_autoencoder_stands_beside_the_best_constant() -> None:
     columns, rows = tables_of(metrics | {"baseline_constant_rmse_us_npho": 0.6})[""]
     assert columns == ("metric", "network", "constant")
     assert rows == [["val/loss", 1.0, ""], ["mae_npho", 0.2, ""], ["rmse_npho", 0.3, 0.4]]
-    assert tables_of(metrics | {"baseline_neighbour_rmse_npho": 0.1})[""][0][2] == "conventional"
+    metrics |= {"rmse_time": 0.3, "baseline_constant_rmse_time": 0.35, "baseline_neighbour_rmse_npho": 0.1}
+    columns, rows = tables_of(metrics)[""]
+    assert columns[2] == "conventional"
+    assert rows[2:] == [["rmse_npho", 0.3, 0.1], ["rmse_time", 0.3, "0.35 (constant)"]]
 
 
 def test_what_is_known_of_all_sensors_alone_has_no_table_by_face() -> None:
@@ -77,7 +80,7 @@ def test_a_mean_of_nothing_is_a_dash_in_every_table() -> None:
     """A masked autoencoder of four events hid no sensor of a small face: `val/loss_top nan`."""
     metrics = {"val/loss": 1.0, "val/loss_top": math.nan, "mae_npho": math.nan}
     assert [row[1] for row in other_rows(metrics)] == [None]
-    assert [row[1] for row in headline_rows(metrics)] == [1.0, None]
+    assert [row[1] for row in headlines(metrics)[1]] == [1.0, None]
 
 
 def test_all_metrics_are_named_with_their_units_in_their_order() -> None:

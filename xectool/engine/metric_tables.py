@@ -29,19 +29,26 @@ NETWORK: Final = "network"
 Rows = list[list[object]]
 
 
-def headline_rows(metrics: Mapping[str, float]) -> list[tuple[str, object, object]]:
-    """Return metric with its unit, network, and the best conventional estimator, a row a metric."""
-    rows: list[tuple[str, object, object]] = []
-    for metric in (name for name in HEADLINES if name in metrics):
-        others = [metrics[name] for name in conventional(metric, metrics).values()]
-        rows.append((with_unit(metric), _known(metrics[metric]), min(filter(math.isfinite, others), default="")))
-    return rows
-
-
 def headlines(metrics: Mapping[str, float]) -> tuple[tuple[str, str, str], list[tuple[str, object, object]]]:
-    """Return the columns and rows of the metrics that are read first, the best other estimate in the last column."""
-    beside = {estimator for metric in HEADLINES if metric in metrics for estimator in conventional(metric, metrics)}
-    return ("metric", NETWORK, CONSTANT if beside == {CONSTANT} else "conventional"), headline_rows(metrics)
+    """Return columns and rows of the metrics that are read first: name with unit, network, the best other estimate.
+
+    A constant among conventional estimators, which score fewer metrics than it does, is named in its cells.
+    """
+    beside = {metric: conventional(metric, metrics) for metric in HEADLINES if metric in metrics}
+    is_only = {estimator for found in beside.values() for estimator in found} == {CONSTANT}
+    rows = [
+        (with_unit(metric), _known(metrics[metric]), _best(found, metrics, not is_only))
+        for metric, found in beside.items()
+    ]
+    return ("metric", NETWORK, CONSTANT if is_only else "conventional"), rows
+
+
+def _best(found: Mapping[str, str], metrics: Mapping[str, float], named: bool) -> object:
+    known = [(metrics[name], estimator) for estimator, name in found.items() if math.isfinite(metrics[name])]
+    if not known:
+        return ""
+    value, estimator = min(known)
+    return f"{_short(value)} ({CONSTANT})" if named and estimator == CONSTANT else value
 
 
 def face_rows(metrics: Mapping[str, float]) -> dict[str, Rows]:
