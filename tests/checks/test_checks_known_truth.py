@@ -125,6 +125,12 @@ def test_a_constant_truth_is_an_error_where_training_refuses_it(
     found = [item for item in of_energy(written) if "in every event" in item.problem]
     assert [item.severity.value for item in found] == [severity]
     assert refusal(written) == code
+    if code:  # the only task cannot be left out: that was refused (CFG-04), with the line that takes it in again
+        assert found[0].fix == "--set tasks.energy.enabled=false"
+        (alone,) = (
+            item for item in of_energy(written, overrides=["tasks.uvwFI.enabled=false"]) if item.code == found[0].code
+        )
+        assert alone.fix == "--set tasks.energy.scale=1.0 --set tasks.energy.shift=null"
 
 
 @pytest.mark.parametrize("mark", sorted(NOTHING))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from xectool.config.inputs import input_name, split_tree
@@ -120,6 +120,16 @@ class UnitsOfTruth(NamedTuple):
         own = "" if len({file.unit for file in judged}) == 1 else ", each from its own unit"
         rest = f"; the same for the other {counted(others, 'file')}{own}" if others else ""
         return f"make the file again with {self.branch} in {right}{rest}"
+
+
+def constant_trained_on(task: str) -> str:
+    """Return the settings that train a task whose truth is the same everywhere, which has no scale of its own."""
+    return f"--set tasks.{task}.scale=1.0 --set tasks.{task}.shift=null"
+
+
+def constant_left_out(task: str, trained: Collection[str]) -> str:
+    """Return the settings that mend a truth that is the same everywhere; the only task of a run cannot be left out."""
+    return constant_trained_on(task) if set(trained) == {task} else f"--set tasks.{task}.enabled=false"
 
 
 def possible(task: str) -> Change:

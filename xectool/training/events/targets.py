@@ -13,7 +13,7 @@ from xectool.config.impossible_room import room_for_impossible
 from xectool.config.left_out import leaving_out
 from xectool.config.root import RegressorConfig
 from xectool.config.tasks import TaskConfig
-from xectool.config.truth_mends import BY_HAND, MOST_NAMED
+from xectool.config.truth_mends import BY_HAND, MOST_NAMED, constant_left_out, constant_trained_on
 from xectool.data.events import EventSource
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.detector.truth_ranges import are_few, impossible, never_filled, no_number, told_no_number
@@ -47,7 +47,7 @@ def resolve_target_scaling(config: RegressorConfig, source: EventSource) -> Regr
     for name, task in tasks.items():
         if _is_auto(task):
             truth = known[name][~left_out[name]]
-            resolved[name] = _resolve(name, task, truth[~_far_few(config, task, truth)], source)
+            resolved[name] = _resolve(name, tasks, truth[~_far_few(config, task, truth)], source)
     return config.model_copy(update={"tasks": config.tasks.model_copy(update=resolved)}) if resolved else config
 
 
@@ -106,7 +106,8 @@ def _heals(config: RegressorConfig) -> bool:
     return config.guards.on_spike == "rewind"
 
 
-def _resolve(name: str, task: TaskConfig, truth: np.ndarray, source: EventSource) -> TaskConfig:
+def _resolve(name: str, tasks: Mapping[str, TaskConfig], truth: np.ndarray, source: EventSource) -> TaskConfig:
+    task = tasks[name]
     truth = _measured(task, truth)
     # One corrupted value a thousand times too large would set the unit of all others.
     truth = truth[plausible(truth)]
@@ -122,8 +123,7 @@ def _resolve(name: str, task: TaskConfig, truth: np.ndarray, source: EventSource
         raise DataUnusable(
             f"the truth of task '{name}' is the same in all {len(truth)} training events: {truth[0].tolist()}",
             where=f"branch {source.branches.truth[name]}",
-            fix=f"--set tasks.{name}.enabled=false   # or, to train on it all the same: --set tasks.{name}.scale=1.0 "
-            f"--set tasks.{name}.shift=null",
+            fix=f"{constant_left_out(name, tasks)}   # to train on it all the same: {constant_trained_on(name)}",
             code="XT-DATA-CONSTANT",
         )
     changes: dict[str, object] = {}
