@@ -65,7 +65,8 @@ class WorseThanConventional(DiagnosisRule):
         over = end is not None and end.data.get("status") == "early_stopped"
         young = not over and (not fixes.has_finished(evidence) or _is_a_try(evidence))
         falls = not over and (still_falling(evidence) or slope >= LEAST_SLOPE)
-        beside = "a constant" if all(one.of == CONSTANT for one in worse) else "the conventional estimate"
+        others = ("a constant" if one.of == CONSTANT else "the conventional estimate" for one in worse)
+        beside = " or ".join(dict.fromkeys(others))
         yield Cause(
             code=self.code,
             confidence=0.8,

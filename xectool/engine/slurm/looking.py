@@ -22,8 +22,7 @@ from xectool.config.serialize import inline_yaml
 from xectool.engine.launching import ranks_wanted
 from xectool.engine.mending import Mend, all_mends, mend_of
 from xectool.engine.slurm.script import JobRequest, option_of
-from xectool.errors import MisnamedCheckpoint, UsageError, UserError, XecError, counted, in_shell
-from xectool.errors.run_names import run_name
+from xectool.errors import MisnamedCheckpoint, UsageError, UserError, XecError, counted, in_shell, run_names
 from xectool.findings import Finding, Report, Severity
 from xectool.rootio.counting import count_run_events
 from xectool.rules import run_rules
@@ -297,5 +296,5 @@ def _folder(settings: RunConfig, name: str) -> Path:
 
 def _run_name(config: str | Path, settings: RunConfig, place: RunPlace) -> str:
     """Return the name of the run, under which a requeued job finds it again."""
-    new = run_name(Path(config).stem, time.strftime("-%Y%m%d-%H%M%S"))
+    new = run_names.run_name(Path(config).stem, time.strftime("-%Y%m%d-%H%M%S"))
     return settings.mlflow.run_name or (place.directory.name if place.checkpoint is not None else new)
