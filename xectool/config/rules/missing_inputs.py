@@ -6,19 +6,17 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from xectool.config.data import DataConfig
 from xectool.config.inputs import expand_inputs, input_name, is_remote, several_in_one, split_tree
 from xectool.config.inputs_near import Sample, inputs_beside, second_file
 from xectool.config.left_out import left_out
+from xectool.config.rules.start import Start
 from xectool.config.serialize import inline_yaml
 from xectool.errors import ConfigError, DataFileError, in_shell
 from xectool.findings import Finding
 from xectool.rules import Rule
-
-if TYPE_CHECKING:
-    from xectool.config.rules.path import Start
 
 _OTHER: Final = {"train_path": "val_path", "val_path": "train_path"}
 _FEW: Final = 6
@@ -40,7 +38,7 @@ class _Looked:
     is_known: bool = True
 
 
-class InputsExist(Rule["Start"]):
+class InputsExist(Rule[Start]):
     """Every input is a readable ROOT file."""
 
     code = "CFG-38"

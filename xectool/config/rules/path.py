@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from xectool.config.checkpoints_near import alternatives, checkpoints_near, hint_of, may_be_resumed
@@ -14,24 +14,12 @@ from xectool.config.inputs_near import nearest_beside
 from xectool.config.root import RunConfig
 from xectool.config.rules.missing_inputs import InputsExist, specs_of
 from xectool.config.rules.run import of_export
+from xectool.config.rules.start import Start
 from xectool.config.serialize import inline_yaml
 from xectool.errors import DataFileError
 from xectool.errors.unreadable import ARCHIVE_ERRORS
 from xectool.findings import Finding, Report, Severity
 from xectool.rules import Rule, run_rules
-
-
-@dataclass(frozen=True)
-class Start:
-    """A run about to start.
-
-    Attributes:
-        config: Its configuration.
-        resuming: Whether the run directory is continued on purpose (``--resume``).
-    """
-
-    config: RunConfig
-    resuming: bool = False
 
 
 class TrainingAndValidationDiffer(Rule[Start]):
