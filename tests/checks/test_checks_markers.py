@@ -74,13 +74,20 @@ def test_one_line_mends_unit_and_markers_of_both_channels(
     assert not marked(check(tmp_path / "own_converted.root"))
 
 
-def test_the_line_names_a_marker_as_a_branch_of_float64_holds_it(
-    rows: Rows, write: Write, check: Check, tmp_path: Path, paste: Paste
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(-999.9, "f4"), (-999.9, "f8"), (-999.12345678, "f8"), (-99999999, "f8"), (-(2**31), "i4"), (-99999999, "i8")],
+)
+def test_the_line_names_a_marker_as_its_branch_holds_it(
+    rows: Rows, write: Write, check: Check, tmp_path: Path, paste: Paste, number: float, kind: str
 ) -> None:
-    photons = np.where(rows["npho"] > 9e9, -999.9, rows["npho"].astype(np.float64))
+    """Read as float32 it has other digits: the line found nothing, and led to a check that proposed it again."""
+    readings = np.where(rows["npho"] > 9e9, 0, rows["npho"]).astype(kind)
+    photons = np.where(rows["npho"] > 9e9, np.array(number, kind), readings)
     line = check(write(tmp_path / "own.root", rows | {"npho": photons})).next
-    assert "--marker npho=-999.9 " in line
-    np.testing.assert_array_equal(mended(line, tmp_path, paste)["npho"], rows["npho"])
+    assert f"--marker npho={number} " in line or f"--marker npho={float(number)} " in line
+    expected = np.where(rows["npho"] > 9e9, np.float32(1e10), readings.astype("f4"))
+    np.testing.assert_array_equal(mended(line, tmp_path, paste)["npho"], expected)
 
 
 @pytest.mark.parametrize(("number", "severity"), [(-999.0, Severity.ERROR), (-9999.0, Severity.WARNING)])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
+import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,7 +45,9 @@ def made(place: Path, *names: str) -> None:
 
 def as_nobody(told: Path, ask: Any) -> str:
     """Return the text of what another user is told."""
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12 on, where other threads run
+        child = os.fork()
     if not child:
         try:
             with told.open("w") as file:
@@ -53,7 +58,11 @@ def as_nobody(told: Path, ask: Any) -> str:
                     file.write(repr(error))
         finally:
             os._exit(0)
-    os.waitpid(child, 0)
+    until = time.monotonic() + 60.0
+    while not os.waitpid(child, os.WNOHANG)[0]:  # a lock that another thread held at the fork is never given back
+        if time.monotonic() > until:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.01)
     return told.read_text()
 
 

@@ -27,6 +27,7 @@ from xectool.data.events import EventSource
 from xectool.data.loader import EventLoader, LoaderOptions
 from xectool.data.plan import DataPlan
 from xectool.data.source import open_source
+from xectool.errors import DiskError
 
 TASKS = ("energy", "timing", "uvwFI")
 DEAD = np.float32(1e10)
@@ -243,6 +244,7 @@ from xectool.data.cache.codec import Lossless
 from xectool.data.cache.store import CacheStore
 from pathlib import Path
 from xectool.data.source import open_source
+from xectool.errors import DiskError
 building.BLOCK_EVENTS = 16
 root = open_source(DataConfig(train_path=sys.argv[1]), "train", ("energy", "timing", "uvwFI"))
 def told(count):
@@ -366,3 +368,15 @@ def test_memory_of_a_kept_batch_is_not_used_again(files, dataset, tmp_path):
     with EventLoader(source, plan) as loader:
         kept = [(batch.npho[:2], batch.npho[:2].clone()) for batch in loader.epoch(0)]
     assert all(one.numpy().tobytes() == other.numpy().tobytes() for one, other in kept)
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_a_directory_that_no_file_system_takes_is_refused_by_who_only_looks_too(tmp_path: Path, looks: bool) -> None:
+    """A name that is too long ended a dry run in a sentence about another thing, an unreadable place in a traceback."""
+    (tmp_path / "file").touch()
+    for place in (tmp_path / ("a" * 300), tmp_path / "file" / "cache"):
+        with pytest.raises(DiskError) as refused:
+            CacheStore(place, None).prepare(looks)
+        assert refused.value.code == "XT-CACHE-PLACE"
+    CacheStore(tmp_path / "new", None).prepare(looks)
+    assert (tmp_path / "new").is_dir() is not looks

@@ -30,7 +30,7 @@ def test_few_other_events_do_not_make_an_ordinary_one_far(
     assert bool(outlier_lines(tmp_path, ((0, 0, 0, 0),))) is named
 
 
-@pytest.mark.parametrize(("truth", "named"), [(20.0, False), (2e4, True)])
+@pytest.mark.parametrize(("truth", "named"), [(20.0, False), (-999.0, True), (2e4, True)])
 def test_a_truth_near_zero_beside_one_other_is_no_scale(tmp_path: Path, truth: float, named: bool) -> None:
     """Of a signed truth the size of the one other event tells nothing: 20 cm were "far" from 0.1 cm."""
     rows = np.arange(2)

@@ -7,10 +7,11 @@ from typing import Final, NamedTuple
 
 from xectool.checks.data_facts import DataFacts, sensor_place
 from xectool.checks.markers import Marker
-from xectool.detector.markers import decimal, marker_words
+from xectool.detector.markers import marker_words
 from xectool.findings import Finding, Severity
 from xectool.findings.mends import Change, Mend
 from xectool.findings.mends import Marker as NumberMarker
+from xectool.rootio.stored import stored_as
 
 _SHOWN: Final = 10
 
@@ -41,7 +42,6 @@ def marker_findings(code: str, facts: DataFacts) -> Iterator[Finding]:
 
 
 def _finding(code: str, facts: DataFacts, branch: str, number: float, files: list[_Held]) -> Finding:
-    change = Change((NumberMarker(decimal(number)),))
     seen = sum(held.marker.seen for held in files)
     of_all = len(facts.sample.markers)
     many = f", in {len(files)} of {of_all} files" if of_all > 1 else ""
@@ -58,5 +58,10 @@ def _finding(code: str, facts: DataFacts, branch: str, number: float, files: lis
         sensor_place(files[0].marker.first, branch),
         tuple(f"{held.where}: {held.share}" for held in files[:_SHOWN] if many),
         other_unit=branch,
-        mends=tuple(Mend(*facts.place_of(held.where), branch, change) for held in files),
+        mends=tuple(_mend(facts.place_of(held.where), branch, number, held) for held in files),
     )
+
+
+def _mend(file: tuple[str, str], branch: str, number: float, held: _Held) -> Mend:
+    first = held.marker.first
+    return Mend(*file, branch, Change((NumberMarker(stored_as(*file, branch, (first.entry, first.sensor), number)),)))

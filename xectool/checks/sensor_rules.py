@@ -13,9 +13,9 @@ from xectool.checks.filled import repaired_files
 from xectool.checks.health import SensorHealth
 from xectool.detector import faces
 from xectool.detector.constants import NUM_SENSORS, UNKNOWN_ABOVE
-from xectool.detector.markers import decimal
 from xectool.findings import Finding, Severity
 from xectool.findings.mends import Change, Marker, Mend
+from xectool.rootio.stored import stored_as
 from xectool.rules import Rule
 
 _MANY_DEAD: Final = 0.1
@@ -61,7 +61,7 @@ class SensorsAreAlive(Rule[DataFacts]):
             read, values = "always", facts.sample.cells.npho.lowest[found]
             if len(found) > 1 and (values == values[0]).all():
                 problem += f", all at {values[0]:.6g} photons"
-                mends = _marking(facts, float(values[0]))
+                mends = _marking(facts, int(found[0]), float(values[0]))
                 if not mends:
                     fix = f"write 1e10, which means no reading, for these sensors when the file is made; or {fix}"
         return Finding(
@@ -75,7 +75,7 @@ class SensorsAreAlive(Rule[DataFacts]):
         )
 
 
-def _marking(facts: DataFacts, number: float) -> list[Mend]:
+def _marking(facts: DataFacts, sensor: int, number: float) -> list[Mend]:
     """Return what makes a number of photons that dead sensors have one that is not known.
 
     Zero is a reading; so is any whole number where all readings are whole.
@@ -84,4 +84,5 @@ def _marking(facts: DataFacts, number: float) -> list[Mend]:
     known = npho[np.abs(npho) <= UNKNOWN_ABOVE]
     is_reading = not number or bool((known == np.rint(known)).all())
     files = [] if is_reading else [facts.place_of(where) for where in facts.sample.counts]
-    return [Mend(*place, facts.settings.data.npho_branch, Change((Marker(decimal(number)),))) for place in files]
+    branch = facts.settings.data.npho_branch
+    return [Mend(*file, branch, Change((Marker(stored_as(*file, branch, (0, sensor), number)),))) for file in files]

@@ -185,7 +185,7 @@ def _beyond(result: Array, components: Array, odd: Array, change: Change, effect
     beyond = ~((result >= ends[..., 0]) & (result <= ends[..., 1]))
     is_known = (result != DEAD_VALUE) & ~np.isnan(result)
     effect.outside += int((beyond & ~odd & is_known).sum())
-    inside = result[~beyond & ~odd]
+    inside = result[~beyond & ~odd & is_known]
     if inside.size:
         effect.lowest = min(effect.lowest, inside.min().item())
         effect.highest = max(effect.highest, inside.max().item())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -13,7 +14,7 @@ from xectool.config.data import DataConfig
 from xectool.config.inputs import place_of
 from xectool.config.mends import MOST_FILES
 from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS
-from xectool.detector.markers import decimal, markers_in
+from xectool.detector.markers import markers_in
 from xectool.detector.truth_ranges import RANGES, unit_of_times
 from xectool.engine.check_lines import Told
 from xectool.engine.written_files import paths_of
@@ -21,6 +22,7 @@ from xectool.errors import DataFileError
 from xectool.findings import Finding
 from xectool.findings.mends import Change, Marker, Mend
 from xectool.rootio.reader import EventFile
+from xectool.rootio.stored import stored_as
 
 if TYPE_CHECKING:
     from xectool.data.blocks import SourceFile
@@ -66,8 +68,10 @@ def reading_mends(source: SourceFile, branches: SourceBranches) -> list[Mend]:
             rows = np.empty((stop, NUM_SENSORS), np.float32)
             file.read_into(branch, 0, stop, rows)
             numbers = markers_in(rows, channel)
+            places = [tuple(map(int, np.argwhere(rows == np.float32(number))[0])) for number in numbers]
             rows[np.isin(rows, np.array(numbers, np.float32))] = DEAD_VALUE
             factors = dict(RANGES["timing"].others) if channel == "time" else {}
-            change = Change(tuple(Marker(decimal(number)) for number in numbers), factors.get(unit_of_times(rows), 1.0))
+            stored = map(partial(stored_as, file.path, file.tree, branch), places, numbers)
+            change = Change(tuple(map(Marker, stored)), factors.get(unit_of_times(rows), 1.0))
             found += [Mend(file.path, file.tree, branch, change)] if change != Change() else []
     return found

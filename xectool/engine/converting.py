@@ -77,8 +77,8 @@ def convert(  # noqa: PLR0913 - the function is the command: one argument an opt
     """Write ROOT files again with the values of some branches changed; all other branches are copied as they are.
 
     Of each branch markers are found first, then it is multiplied, then its range is judged. What is not known stays as
-    it is: 1e10, NaN, or a number beyond them, which ``finite`` makes 1e10. Every file is looked at before the first is
-    written, and none is written over.
+    it is: 1e10, NaN, or a number beyond them; ``finite`` makes it 1e10, and a range what is NaN. Every file is looked
+    at before the first is written, and none is written over.
 
     Args:
         data: ROOT files, each with its tree: ``file.root:tree``.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 _MOST: Final = 128
-RUN_NAME_PATTERN: Final = re.compile(rf"^[A-Za-z0-9][A-Za-z0-9._+-]{{0,{_MOST - 1}}}$")
+RUN_NAME_PATTERN: Final = re.compile(rf"^[A-Za-z0-9][A-Za-z0-9._+-]{{0,{_MOST - 1}}}\Z")
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9._+-]+")
 
 

@@ -62,7 +62,7 @@ class InputsExist(Rule[Start]):
             specs = specs_of(getattr(data, name))
             if not specs:
                 yield self.error(key, f"{key} is empty: no files match", to_fill_in(key, f"{_TO_FILL}/*.root"))
-            looked = [self._looked(key, spec, (samples[name], samples[other])) for spec in specs]
+            looked = [self._looked(key, spec, (samples[name], samples[other])) for spec in dict.fromkeys(specs)]
             fix = _line(key, looked)
             for item in looked:
                 yield from (found if found.fix else replace(found, fix=fix) for found in item.findings)

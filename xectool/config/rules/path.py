@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,7 +110,10 @@ class RunDirectoryIsFree(Rule[Start]):
         if run_name is None or checkpoint.overwrite or checkpoint.resume_from or facts.resuming:
             return
         directory = Path(checkpoint.save_dir).expanduser() / run_name
-        if directory.is_dir() and any(directory.iterdir()):
+        held: list[str] = []
+        with suppress(OSError):  # it is not there, or may not be listed, which is told where it is to be written
+            held = os.listdir(directory)
+        if held:
             yield self.error(
                 "mlflow.run_name",
                 f"run directory {directory} exists already",

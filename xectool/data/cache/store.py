@@ -59,13 +59,23 @@ class CacheStore:
             DiskError: It cannot be made.
         """
         if looks:
-            if not self.directory.is_dir() and (refusal := refusal_to_write(self.directory)):
-                raise self.refused(said_of(refusal))
+            if refusal := self._refusal():
+                raise self.refused(said_of(refusal)) from refusal
             return
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise self.refused(error.strerror or str(error)) from error
+
+    def _refusal(self) -> OSError | None:
+        """Return why the directory could not be made, which is not tried; None where it is there or could be."""
+        try:
+            os.stat(self.directory)
+        except FileNotFoundError:
+            return refusal_to_write(self.directory)
+        except OSError as error:
+            return error
+        return None if os.path.isdir(self.directory) else refusal_to_write(self.directory)
 
     @property
     def is_writable(self) -> bool:

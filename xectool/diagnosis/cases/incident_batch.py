@@ -68,7 +68,7 @@ def _width(name: str, sound: NDArray[np.float64], middle: float) -> float:
     if sound.size >= ENOUGH:
         return robust
     # of one or two: their size, for the light of sound events differs by a factor of ten, or all that a truth can be
-    own = max(abs(middle), _range(name)) if sound.size < FEWEST else 0.0
+    own = max(abs(middle), _range(name) / FAR) if sound.size < FEWEST else 0.0
     return max(robust * ENOUGH / sound.size, float(np.std(sound)) * ENOUGH / sound.size, own)
 
 

@@ -51,7 +51,7 @@ class ForwardedSignals:
     def __init__(self) -> None:
         self.interrupted = False
         self.deadline = math.inf
-        self._heard_at = -math.inf
+        self._pressed_at = -math.inf
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> ForwardedSignals:
@@ -69,11 +69,11 @@ class ForwardedSignals:
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         if self.interrupted and number == signal.SIGINT:
-            if time.monotonic() - self._heard_at < SAME_PRESS_S:
+            if time.monotonic() - self._pressed_at < SAME_PRESS_S:
                 return
             self.deadline = min(self.deadline, time.monotonic() + AGAIN_S)
         self.interrupted = self.interrupted or number != signal.SIGUSR2
-        self._heard_at = time.monotonic()
+        self._note_press(number)
         processes = rank_processes()
         if self.interrupted and not processes:  # there is nobody yet, or no longer, to end by itself
             before = self._previous[number]
@@ -83,7 +83,11 @@ class ForwardedSignals:
         for process in processes:
             with contextlib.suppress(psutil.Error):
                 process.send_signal(PASSED_ON[signal.Signals(number)])
-        self._heard_at = time.monotonic()  # looking for the ranks takes time, and what came meanwhile is heard now
+        self._note_press(number)  # looking for the ranks takes time, and what came meanwhile is heard now
+
+    def _note_press(self, number: int) -> None:
+        if number == signal.SIGINT:
+            self._pressed_at = time.monotonic()
 
 
 class SurvivorsEnded:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -25,13 +26,15 @@ def train_words(path: Path, overrides: Sequence[str]) -> list[str]:
 
 
 def on_train_line(found: Finding, path: Path, overrides: Sequence[str]) -> Finding:
-    """Return a finding whose fix is a whole line where it has options that only ``train`` has.
+    """Return a finding whose fix is a whole line where it has options that only ``train`` has, and a file to name.
 
     Args:
         found: The finding.
         path: The configuration.
         overrides: ``key=value`` settings that are given beside it.
     """
+    if not os.path.isfile(path):  # what came by a pipe is gone
+        return found
     given = shlex.join(["xectool", *train_words(path, overrides)])
     lines = (f"{given} {line}" if _is_of_train(line) else line for line in found.fix.split("\n"))
     return replace(found, fix="\n".join(lines))

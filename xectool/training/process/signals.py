@@ -24,7 +24,7 @@ _HEARD: Final = (
 class StopRequest:
     """Turns the first SIGINT, SIGTERM, SIGUSR1 or SIGHUP into a request; a second SIGINT interrupts at once.
 
-    One that comes within `SAME_PRESS_S` of the first is the same once more.
+    One that comes within `SAME_PRESS_S` of another is the same once more.
 
     SIGUSR1 is what batch scripts usually ask SLURM for before the time is up (``#SBATCH --signal=USR1@120``), SIGHUP
     comes where the terminal is closed, and stays ignored under ``nohup``.
@@ -39,7 +39,7 @@ class StopRequest:
     def __init__(self) -> None:
         self.signal_number: int | None = None
         self.asked_by = ""
-        self._heard_at = -math.inf
+        self._pressed_at = -math.inf
         self._previous: dict[int, Any] = {}
 
     @property
@@ -70,18 +70,19 @@ class StopRequest:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.signal_number == signal.SIGINT and kind is None:  # what ends the run would not know the press again
-            time.sleep(max(0.0, self._heard_at + SAME_PRESS_S - time.monotonic()))
+        if kind is None:  # what ends the run would not know a press again
+            time.sleep(max(0.0, self._pressed_at + SAME_PRESS_S - time.monotonic()))
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested and number == signal.SIGINT:
-            if time.monotonic() - self._heard_at < SAME_PRESS_S:
+            if time.monotonic() - self._pressed_at < SAME_PRESS_S:
                 return
             raise KeyboardInterrupt
-        self.signal_number, self._heard_at = number, time.monotonic()
+        self.signal_number = number
         if number == signal.SIGINT:
+            self._pressed_at = time.monotonic()
             _acknowledge()
 
 

@@ -50,14 +50,13 @@ def choose_place(config: RunConfig, resume: str | None) -> RunPlace:
             of another.
     """
     resume = resume or config.checkpoint.resume_from
-    name = config.mlflow.run_name
+    name, root = config.mlflow.run_name, Path(config.checkpoint.save_dir).expanduser()
     if name is not None and not RUN_NAME_PATTERN.match(name):
         raise UsageError(
             f"'{name}' cannot be the name of a run: letters of English, digits, '.', '_', '+' and '-' only",
             where="--run-name or mlflow.run_name",
-            fix=f"--run-name {run_name(name)}",
+            fix=f"--run-name {run_name(name, root=root)}",
         )
-    root = Path(config.checkpoint.save_dir).expanduser()
     if resume and resume != AUTO:
         place = _resume_from(Path(resume).expanduser(), root / name if name else None)
         return _noted(place if config.checkpoint.overwrite else _require_own_or_free(place))
@@ -115,10 +114,11 @@ def _require_own_or_free(place: RunPlace) -> RunPlace:
     own = place.checkpoint_path.parent.resolve() == place.directory.resolve()
     if own or not any(place.directory.glob("checkpoint_*.pt")):
         return place
+    free = run_name(place.directory.name, "-2", place.directory.parent)
     raise CheckpointError(
         f"{place.directory} already holds the checkpoints of another run",
         where=f"--run-name {place.directory.name} with --resume {place.checkpoint_path}",
-        fix=f"--run-name {place.directory.name}-2   # or give up that run: --set checkpoint.overwrite=true",
+        fix=f"--run-name {free}   # or give up that run: --set checkpoint.overwrite=true",
         code="CFG-53",
     )
 
