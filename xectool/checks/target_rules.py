@@ -18,7 +18,7 @@ from xectool.checks.targets import FEWEST_EVENTS, TargetScan, scaled_error
 from xectool.checks.unit_mends import truth_marker, units_of_truth
 from xectool.config.root import RegressorConfig
 from xectool.config.tasks import TaskConfig
-from xectool.config.truth_mends import BY_HAND, constant_left_out
+from xectool.config.truth_mends import BY_HAND, constant_mends
 from xectool.detector.truth_ranges import (
     NEVER_FILLED_FIX,
     RANGES,
@@ -108,7 +108,7 @@ class TruthIsSound(Rule[DataFacts]):
             return self.info(where, problem, "leave the task out")
         if facts.is_training and "auto" in (settings.scale, settings.shift):
             problem = f"{problem}: training refuses it with an automatic scale"
-            return self.error(where, problem, constant_left_out(task, enabled_tasks(facts)))
+            return self.error(where, problem, constant_mends(task, enabled_tasks(facts))[0])
         return self.warning(where, problem, "leave the task out")
 
     def _outlying(self, facts: DataFacts, task: str, scan: TargetScan) -> Iterator[Finding]:

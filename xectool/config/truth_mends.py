@@ -122,14 +122,13 @@ class UnitsOfTruth(NamedTuple):
         return f"make the file again with {self.branch} in {right}{rest}"
 
 
-def constant_trained_on(task: str) -> str:
-    """Return the settings that train a task whose truth is the same everywhere, which has no scale of its own."""
-    return f"--set tasks.{task}.scale=1.0 --set tasks.{task}.shift=null"
+def constant_mends(task: str, trained: Collection[str]) -> tuple[str, ...]:
+    """Return the settings that mend a truth that is the same everywhere, the best first, each for itself.
 
-
-def constant_left_out(task: str, trained: Collection[str]) -> str:
-    """Return the settings that mend a truth that is the same everywhere; the only task of a run cannot be left out."""
-    return constant_trained_on(task) if set(trained) == {task} else f"--set tasks.{task}.enabled=false"
+    The task is left out, but for the only one of a run, or trained with a scale that is not of its values.
+    """
+    scaled = f"--set tasks.{task}.scale=1.0 --set tasks.{task}.shift=null"
+    return (scaled,) if set(trained) == {task} else (f"--set tasks.{task}.enabled=false", scaled)
 
 
 def possible(task: str) -> Change:

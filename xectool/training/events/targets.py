@@ -13,7 +13,7 @@ from xectool.config.impossible_room import room_for_impossible
 from xectool.config.left_out import leaving_out
 from xectool.config.root import RegressorConfig
 from xectool.config.tasks import TaskConfig
-from xectool.config.truth_mends import BY_HAND, MOST_NAMED, constant_left_out, constant_trained_on
+from xectool.config.truth_mends import BY_HAND, MOST_NAMED, constant_mends
 from xectool.data.events import EventSource
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.detector.truth_ranges import are_few, impossible, never_filled, no_number, told_no_number
@@ -123,7 +123,7 @@ def _resolve(name: str, tasks: Mapping[str, TaskConfig], truth: np.ndarray, sour
         raise DataUnusable(
             f"the truth of task '{name}' is the same in all {len(truth)} training events: {truth[0].tolist()}",
             where=f"branch {source.branches.truth[name]}",
-            fix=f"{constant_left_out(name, tasks)}   # to train on it all the same: {constant_trained_on(name)}",
+            fix="   # or, to train on it all the same: ".join(constant_mends(name, tasks)),
             code="XT-DATA-CONSTANT",
         )
     changes: dict[str, object] = {}
