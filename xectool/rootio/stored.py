@@ -23,6 +23,8 @@ def stored_as(path: str, tree: str, branch: str, place: tuple[int, int], number:
     """
     entry, component = place
     with suppress(DataFileError, IndexError), EventFile(path, tree) as file:
+        if entry >= file.num_entries:  # an empty file among others
+            return decimal(number)
         rows = file.read_entries(branch, entry, entry + 1)
         if not isinstance(rows, np.ndarray):
             import awkward as ak
