@@ -10,6 +10,7 @@ import awkward as ak
 import pytest
 import uproot
 
+EXAMPLE = str(Path(__file__).parents[2] / "examples" / "regressor.yaml")
 FINDS = "import sys; {begin}import uproot; print('pyarrow' in sys.modules)"
 LEAN = "from xectool.rootio.lean import leave_out_pyarrow; leave_out_pyarrow(); "
 
@@ -118,6 +119,8 @@ def test_a_configuration_from_a_pipe_is_read_once(tmp_path: Path) -> None:
         ["diagnose", "replay", "gone", "--step", "3"],
         ["export", "gone.pt"],
         ["inspect-ckpt", "gone.pt"],
+        ["predict", "gone.pt", "data.root"],
+        ["train", EXAMPLE, "--resume", "gone.pt"],
     ],
 )
 def test_a_run_or_checkpoint_that_is_not_there_is_told_before_torch_is_loaded(words: list[str]) -> None:

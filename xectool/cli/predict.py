@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from xectool.cli.options import DeviceOption, JsonOption, MaxEventsOption
+from xectool.cli.options import DeviceOption, JsonOption, MaxEventsOption, checkpoint_word
 from xectool.cli.progress import watcher
 from xectool.cli.render import Output, table
 from xectool.errors import UsageError, counted
@@ -35,7 +35,11 @@ NAMES_HELP = (
 def predict(
     model: Annotated[
         str,
-        typer.Argument(metavar="MODEL", help="Checkpoint of ours or of the older system, or an export but for .pt2."),
+        typer.Argument(
+            metavar="MODEL",
+            callback=checkpoint_word,
+            help="Checkpoint of ours or of the older system, or an export but for .pt2.",
+        ),
     ],
     data: Annotated[
         list[str], typer.Argument(metavar="DATA", help="ROOT files: paths, globs, directories, @lists, urls.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xectool.cli.options import ConfigArgument, DeviceOption, JsonOption, SetOption, parse_count
+from xectool.cli.options import ConfigArgument, DeviceOption, JsonOption, SetOption, parse_count, resume_word
 from xectool.cli.progress import watcher
 from xectool.cli.render import AlreadyShown, Output, table
 from xectool.errors import EXIT_BAD_RESULT, EXIT_INTERRUPTED, EXIT_OK
@@ -33,7 +33,11 @@ def train(
     set_: SetOption = None,
     resume: Annotated[
         str | None,
-        typer.Option(metavar="auto|PATH", help="Continue: auto (newest sound checkpoint), a checkpoint or a run."),
+        typer.Option(
+            metavar="auto|PATH",
+            callback=resume_word,
+            help="Continue: auto (newest sound checkpoint), a checkpoint or a run.",
+        ),
     ] = None,
     run_name: Annotated[str | None, typer.Option(help="Name of the run and of its directory.")] = None,
     device: DeviceOption = None,

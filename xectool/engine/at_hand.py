@@ -60,15 +60,15 @@ def recorded_run(word: str) -> str:
     return found
 
 
-def present_checkpoint(word: str) -> str:
-    """Return the name of a checkpoint, before what reads it is imported, which takes seconds.
+def present_checkpoint(word: str, *, resuming: bool = False) -> str:
+    """Return the name of a checkpoint, or of a run to resume, before what reads it is imported, which takes seconds.
 
     Raises:
         CheckpointError: Nothing is there.
     """
     path = Path(word).expanduser()
     if not os.path.exists(path):
-        raise missing_checkpoint(path)
+        raise missing_checkpoint(path, resuming=resuming)
     return word
 
 
