@@ -125,6 +125,31 @@ def test_an_interrupt_waits_for_a_module_to_be_loaded_and_comes_once(tmp_path: P
     assert (done.returncode == 0) == (how == "heard"), done.stderr
 
 
+PRESSED = """
+import signal, sys, time
+from xectool.cli import signals
+signals.hear() if sys.argv[1] == "heard" else signal.signal(signal.SIGINT, signal.default_int_handler)
+told = []
+for wait in (0.0, 0.0, 1.1):
+    time.sleep(wait)
+    try:
+        signal.raise_signal(signal.SIGINT)
+        told.append("passed")
+    except KeyboardInterrupt:
+        told.append("raised")
+sys.stdout.write(" ".join(told))
+"""
+
+
+@pytest.mark.parametrize(("how", "said"), [("heard", "raised passed raised"), ("plain", "raised raised raised")])
+def test_the_signal_that_timeout_sends_twice_interrupts_once_and_one_a_second_later_again(how: str, said: str) -> None:
+    """The second one interrupted what the first had a command do: its last words."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(package.__file__).parents[1])}
+    command = [sys.executable, "-c", PRESSED, how]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
+    assert done.stdout == said, done.stderr
+
+
 def hears(pid: int, number: int) -> bool:
     caught = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt:"))
     return bool(int(caught.split()[1], 16) >> (number - 1) & 1)

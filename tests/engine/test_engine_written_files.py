@@ -114,6 +114,15 @@ def test_events_that_are_left_out_are_named_by_what_was_written(
         "kind: regressor\ntasks: {energy: {enabled: true}}\n"
     )
     line = check(["check-data", *TRAINED, "--config", "c.yaml"]).next
+    with pytest.raises(ConfigError) as refused:
+        engine.config.check("c.yaml", deep=True)
+    assert [word for word in check_in(refused.value.fix) if "exclude" in word] == [
+        "data.exclude=[a_converted.root:ev:5, b_converted.root:ev:2, v.root:1]"
+    ], "a start has no configuration to name: its check names the events"
+    done = paste(refused.value.fix, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for written in Path().glob("*_converted.root"):
+        written.unlink()
     paste(line, tmp_path)
     words = check_in(line)
     (told,) = [word for word in words if word.startswith("data.exclude=")]

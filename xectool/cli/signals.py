@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Final
 
@@ -13,6 +15,8 @@ _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 _EARLY: Final[list[int]] = []
 _LOADER: Final = "<frozen importlib._bootstrap>"
 _AGAIN_S: Final = 0.1
+_SAME_PRESS_S: Final = 1.0  # `timeout -s INT` sends it to the command, and then to its group, which the command is in
+_PRESSED_AT: Final = [-math.inf]
 
 
 def note_early() -> None:
@@ -46,7 +50,7 @@ def _install(handler: signal._HANDLER) -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise `KeyboardInterrupt`, once unless it is Ctrl-C, and never while a module is loaded.
+    """Raise `KeyboardInterrupt`, once unless it is Ctrl-C a second later, and never while a module is loaded.
 
     There it made torch fail with other errors, and one that passes through ``exec`` has Python end itself by SIGINT.
     """
@@ -55,6 +59,9 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         again.daemon = True
         again.start()
         return
+    if time.monotonic() - _PRESSED_AT[0] < _SAME_PRESS_S:
+        return
+    _PRESSED_AT[0] = time.monotonic()
     for other in _ENDING[1:]:  # a batch system sends one to all, and a launcher passes it on
         if signal.getsignal(other) is not signal.SIG_IGN:
             signal.signal(other, _pass)

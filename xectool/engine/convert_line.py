@@ -12,6 +12,7 @@ import numpy as np
 from xectool.checks.facts import FileFacts
 from xectool.config.data import DataConfig
 from xectool.config.inputs import place_of
+from xectool.config.left_out import leaving_out
 from xectool.config.mends import MOST_FILES
 from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS
 from xectool.detector.markers import markers_in
@@ -38,7 +39,8 @@ def converting(findings: Iterable[Finding], data: DataConfig, *sources: EventSou
 
     Args:
         findings: What was found.
-        data: The section with the names; those of a check without it are not told. Its validation is the other sample.
+        data: The section with the names and the events left out; those of a check without it are not told. Its
+            validation is the other sample.
         sources: Of their files that the line writes again the readings are mended as well.
     """
     findings, usual = tuple(findings), DataConfig()
@@ -47,9 +49,10 @@ def converting(findings: Iterable[Finding], data: DataConfig, *sources: EventSou
     names += [f"truth_branches.{task}={branch}" for task, branch in sorted(truths)]
     files, others = ([FileFacts(tree.path, tree.tree, "TTree") for tree in trees] for trees in paths_of(data).values())
     named = [[file.where for file in sample] for sample in (files, others)]
-    told = [f"data.{name}" for name in names]
+    told = [f"data.{name}" for name in names] + ([leaving_out(data)] if data.exclude else [])
     mends = _beside(findings, sources)
-    return Told(named[0], None, told, named[1], files=files, others=others, mends=mends).converting(findings)
+    check = Told(named[0], None, told, named[1], files=files, others=others, mends=mends, section=data)
+    return check.converting(findings)
 
 
 def _beside(findings: Iterable[Finding], sources: Iterable[EventSource]) -> list[Mend]:

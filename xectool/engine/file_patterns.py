@@ -1,11 +1,18 @@
-"""Patterns that name just some files, and names that no file has yet."""
+"""Patterns that name just some files, names that no file has yet, and what makes one file of many."""
 
 from __future__ import annotations
 
 import glob
 import itertools
 import os
+import re
 from collections.abc import Sequence
+from typing import Final
+
+from xectool.errors import in_shell
+
+_PLAIN: Final = re.compile(r"[\w./:*+-]+")
+_LONGEST: Final = 2000  # characters of a line to paste
 
 
 def _pattern(files: Sequence[str]) -> str | None:
@@ -34,3 +41,19 @@ def free_name(stem: str, suffix: str) -> str:
     """Return a name that nothing here has: what is written to a link that leads nowhere yet goes where that leads."""
     numbers = itertools.chain([""], itertools.count(2))
     return next(name for number in numbers if not os.path.lexists(name := f"{stem}{number}{suffix}"))
+
+
+def merging(files: Sequence[str]) -> str:
+    """Return the line that makes one file of many, and says what reads it then.
+
+    The shell expands the patterns of it, so one of other than plain letters gives way to the names of the files. A
+    line too long to be read takes them from a list.
+    """
+    once = list(dict.fromkeys(files))
+    short = patterns(once)
+    inputs = " ".join(short if all(map(_PLAIN.fullmatch, short)) else map(in_shell, once))
+    merged, names = free_name("merged", ".root"), free_name("files", ".txt")
+    said, told = f"then --set data.train_path={merged}", ""
+    if len(inputs) > _LONGEST:
+        inputs, told = f"@{names}", f"{names}: the {len(once)} files, one a line; "
+    return f"hadd {merged} {inputs}   # {told}{said}"

@@ -53,7 +53,7 @@ def open_events(
     source = source if max_events is None else source.first(max_events)
     source.kept_files = _KEPT_FILES  # read once, one after the other: 64 open ones would be 9 MB
     units = (seen.finding() for seen in units_of_truth(source, source.branches.truth).values())
-    predicted = section.model_copy(update={"train_path": list(data), "val_path": ""})
+    predicted = section.model_copy(update={"train_path": list(data), "val_path": "", "exclude": ()})
     source.findings += converting((*scale_findings(loaded, source), *units), predicted, source)
     return source
 

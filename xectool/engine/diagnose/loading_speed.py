@@ -13,6 +13,7 @@ from xectool.config.load import load_config
 from xectool.config.platform import available_memory
 from xectool.config.root import RunConfig
 from xectool.data.cache.deciding import place_of_copy
+from xectool.engine.file_patterns import merging
 from xectool.errors import UsageError, counted, duration, in_shell
 from xectool.findings import Finding
 from xectool.probes.loading.epoch_time import EpochTime, StepTime, core_share, epoch_range, measure_step, predict_epoch
@@ -185,6 +186,7 @@ def _facts(subject: LoadingSubject, stages: StageReport, cached: float, epoch: E
         whole_basket_chunk=whole_basket_chunk(subject),
         memory_bytes=available_memory(),
         example=next(file.path for file in subject.source.files if file.num_entries),
+        merging=merging([file.path for file in subject.source.files]),
     )
 
 

@@ -39,6 +39,7 @@ class LoaderFacts:
         example: One of the files.
         readers_start_s: Seconds until readers give their first window, beyond reading it.
         copying: What has training read a copy of the events on a disk of this machine; empty where nothing does.
+        merging: What makes one file of all of them.
     """
 
     stages: StageReport
@@ -55,6 +56,7 @@ class LoaderFacts:
     later: EpochTime | None = None
     readers_start_s: float = 0.0
     copying: str = ""
+    merging: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return what is not shown elsewhere."""
@@ -124,7 +126,7 @@ def _causes(facts: LoaderFacts, severity: Severity) -> Iterator[Finding]:
     if stages.open_us > _OPEN_SHARE * whole:
         problem = f"opening files takes {100 * stages.open_us / whole:.0f} % of loading"
         evidence = (f"{facts.num_files} files, {facts.num_events / facts.num_files:.4g} events each",)
-        yield Finding("XT-LOADER-FILES", severity, problem, facts.example, evidence, "hadd merged.root FILES")
+        yield Finding("XT-LOADER-FILES", severity, problem, facts.example, evidence, facts.merging)
     if stages.stages["read"].us_per_event - stages.open_us > 0.5 * whole:
         rate = f"{stages.read_bytes_per_s / 1e6:.4g} MB/s"
         problem = f"the storage gives {rate}, and waiting for it is most of loading"

@@ -204,6 +204,6 @@ def _refuse_overlap(found: Overlap) -> None:
         raise ConfigError(
             f"validation shares {found.num_events} events with training, so its metrics would mean nothing",
             where=f"data.val_path: {found.where}",
-            fix="--set data.val_path=PATH   # other files; for a smoke test: --set data.allow_overlap=true",
+            fix="--set data.allow_overlap=true   # for a smoke test; better, other validation files",
             code="CFG-37",
         )

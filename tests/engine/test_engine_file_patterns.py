@@ -1,0 +1,49 @@
+"""Lines of many files: what a shell makes of them is just these files."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from xectool.engine.file_patterns import merging
+
+
+def expanded(line: str) -> list[str]:
+    """Return the words that a shell gives to the command."""
+    done = subprocess.run(["sh", "-c", f"printf '%s\\n' {line}"], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("files", "typed"),
+    [
+        (["a_1.root", "a_2.root", "a_3.root"], "a_*.root"),
+        (["in/a.root", "in/b.root", "of/c.root"], "in/*.root of/c.root"),
+        (["a b_1.root", "a b_2.root"], "'a b_1.root' 'a b_2.root'"),
+        (["it's_1.root", "it's_2.root"], ""),
+        (["[x]_1.root", "[x]_2.root"], "'[x]_1.root' '[x]_2.root'"),
+        (["a.root", "a.root"], "a.root"),
+    ],
+)
+def test_a_shell_takes_just_the_files_that_are_merged(
+    files: Sequence[str], typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (*files, "other.dat", "merged.root"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).touch()
+    line = merging(files)
+    assert expanded(line) == ["hadd", "merged2.root", *dict.fromkeys(files)], "what is there is not written over"
+    assert line.endswith("   # then --set data.train_path=merged2.root")
+    assert not typed or f" {typed}   #" in line
+
+
+def test_more_files_than_a_line_holds_are_read_from_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = [f"{number}/run {number}.root" for number in range(300)]
+    words = shlex.split(merging(files), comments=True)
+    assert words == ["hadd", "merged.root", "@files.txt"]
+    assert "# files.txt: the 300 files, one a line; then" in merging(files)
