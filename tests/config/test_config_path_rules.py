@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import zipfile
 from pathlib import Path
@@ -237,6 +238,22 @@ def test_where_no_name_is_near_the_checkpoints_around_are_offered_and_only_then_
     sibling.parent.mkdir(parents=True)
     sibling.write_bytes(b"x")
     assert fix() == f"checkpoint.init_from: {sibling}   # or {run}"
+
+
+def test_a_run_of_another_kind_is_not_offered_to_be_resumed(inputs: Path) -> None:
+    """The newest checkpoint was, whatever it was of, and the line was refused in turn."""
+    gone = str(inputs / "runs/gone/checkpoint_last.pt")
+    for number, (run, kind) in enumerate({"first": "regressor", "second": "mae"}.items()):
+        (inputs / "runs" / run).mkdir(parents=True)
+        (inputs / "runs" / run / "config.yaml").write_text(f"kind: {kind}\ndata:\n  kind: inpainter\n")
+        (inputs / "runs" / run / "checkpoint_last.pt").write_bytes(b"x")
+        os.utime(inputs / "runs" / run / "checkpoint_last.pt", (number, number))
+    for start, fix in (
+        ({"resume_from": gone}, f"{inputs}/runs/first/checkpoint_last.pt"),
+        ({"init_from": gone}, f"{inputs}/runs/second/checkpoint_last.pt   # or {inputs}/runs/first/checkpoint_last.pt"),
+    ):
+        (found,) = path_rules(config(inputs, checkpoint=start))
+        assert found.fix == f"checkpoint.{next(iter(start))}: {fix}", "an encoder is lent to another kind"
 
 
 def test_a_frozen_encoder_is_not_led_to_new_weights(inputs: Path) -> None:

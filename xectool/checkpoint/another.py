@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
-from typing import Final
 
 from xectool.checkpoint.names import USE_ANOTHER
+from xectool.config.document import CONFIG_FILE
 from xectool.errors import CheckpointError, in_shell
 from xectool.errors.misnamed import DamagedCheckpoint
-
-_CONFIG: Final = "config.yaml"  # of a run
 
 
 def damaged_checkpoint(path: Path, problem: str) -> CheckpointError:
@@ -31,7 +29,7 @@ def use_another(path: Path) -> str:
 
 
 def _remark(path: Path, found: list[Path]) -> str:
-    config = path.with_name(_CONFIG)
+    config = path.with_name(CONFIG_FILE)
     others = f", as {', '.join(map(str, found[1:4]))}" if found[1:] else ""
     train = f"xectool train {in_shell(config)} --resume {in_shell(path.parent)} --set mlflow.run_name=null"
     return f"another checkpoint of the run{others}" + (f"; to go on from it: {train}" if config.is_file() else "")

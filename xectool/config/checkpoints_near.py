@@ -6,14 +6,17 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from xectool.config.document import CONFIG_FILE
 from xectool.errors import nearest
 
 ENDINGS: Final = (".pt", ".pth", ".safetensors")
 _EXPORTS: Final = (".onnx", ".torchscript", ".pt2")  # looked for where one is meant
 SHOWN: Final = 4
+_KIND: Final = re.compile(r"^kind: (?P<kind>\w+)\s*$", re.MULTILINE)
 _MOST_DIRECTORIES: Final = 500  # beside each of the directories a path goes through
 
 
@@ -37,9 +40,22 @@ def checkpoints_near(
     return list(itertools.islice(filter(fits, _once(itertools.chain(likely, same, elsewhere))), SHOWN))
 
 
-def may_be_resumed(path: Path) -> bool:
-    """Return whether a file may hold a place in a run, by its name: bare weights hold none."""
-    return path.suffix in (".pt", ".pth")
+def may_be_resumed(path: Path, kind: str = "") -> bool:
+    """Return whether a file may hold a place in a run, by its name: bare weights hold none.
+
+    Args:
+        path: The file.
+        kind: Of network; the configuration beside a checkpoint tells one of another kind.
+    """
+    return path.suffix in (".pt", ".pth") and (not kind or _kind_beside(path) in ("", kind))
+
+
+def _kind_beside(path: Path) -> str:
+    """Return the kind of the run that a checkpoint lies in; an empty one where nothing tells it."""
+    with suppress(OSError, ValueError):
+        found = _KIND.search(path.with_name(CONFIG_FILE).read_text("utf-8"))
+        return found["kind"] if found else ""
+    return ""
 
 
 def hint_of(path: Path, found: Sequence[Path]) -> str:

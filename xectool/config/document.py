@@ -19,7 +19,9 @@ from xectool.findings import Finding
 
 KeyPath = tuple[str, ...]
 SET = "--set"
-_INIT: Final = "xectool config init > config.yaml"
+CONFIG_FILE: Final = "config.yaml"
+"""The configuration of a run in its directory, and the usual name of one elsewhere."""
+_INIT: Final = f"xectool config init > {CONFIG_FILE}"
 _MAX_NODES = 100_000
 _WORDS = {
     "": None, "~": None, "null": None, "Null": None, "NULL": None,

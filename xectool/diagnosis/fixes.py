@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from xectool.config import rates
+from xectool.config.document import CONFIG_FILE
 from xectool.config.host_memory import reader_settings
 from xectool.config.left_out import KEY
 from xectool.config.order_keys import ORDER_KEYS
 from xectool.diagnosis.evidence.evidence import MAX_EVENTS_PER_KIND, Evidence
-from xectool.diagnosis.evidence.files import CONFIG_FILE, train_files
+from xectool.diagnosis.evidence.files import train_files
 from xectool.diagnosis.evidence.incidents import number
 from xectool.diagnosis.evidence.left_out import kept_out
 from xectool.diagnosis.evidence.run_place import beside, inside

@@ -21,6 +21,7 @@ from xectool.checkpoint.inspection.state_rules import STATE_RULES
 from xectool.checkpoint.inspection.structure_rules import STRUCTURE_RULES
 from xectool.checkpoint.inspection.trust import UnsafeGlobal
 from xectool.checkpoint.names import USE_ANOTHER
+from xectool.config.document import CONFIG_FILE
 from xectool.config.load import load_config
 from xectool.config.root import RunConfig
 from xectool.config.serialize import starting_from
@@ -30,7 +31,6 @@ from xectool.engine.checkpoints.rebuilding import outlook, rebuilt
 from xectool.engine.checkpoints.resume_contract import KeyEffect, resume_contract
 from xectool.engine.checkpoints.wording import fine_tuning, next_line, reasons, verdict
 from xectool.engine.loading import assumptions
-from xectool.engine.run_files import CONFIG_FILE
 from xectool.findings import Finding, Severity
 from xectool.rules import run_rules
 

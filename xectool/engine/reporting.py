@@ -13,10 +13,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from xectool.config.document import CONFIG_FILE
 from xectool.config.load import config_from_dict
 from xectool.config.serialize import dotted_values
 from xectool.diagnosis.cause import Cause
-from xectool.diagnosis.evidence.files import CONFIG_FILE, tolerant_manifest, tolerant_yaml
+from xectool.diagnosis.evidence.files import tolerant_manifest, tolerant_yaml
 from xectool.diagnosis.evidence.incidents import Incident, read_incidents
 from xectool.engine.diagnose.run_health import RunHealth
 from xectool.engine.diagnose.run_health import run as diagnose_run

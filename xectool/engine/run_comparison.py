@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from xectool.config.document import CONFIG_FILE
 from xectool.config.serialize import dotted_values
 from xectool.engine.mlflow_runs import mlflow_run
 from xectool.engine.predicted_state import PREDICTIONS, stale_predictions
 from xectool.engine.run_comparability import errors_missing, is_same, losses_differ
-from xectool.engine.run_files import CONFIG_FILE, Measurement, measurement, resolved_config
+from xectool.engine.run_files import Measurement, measurement, resolved_config
 from xectool.errors import MisnamedRun
 from xectool.runlog.metrics import with_unit
 from xectool.runlog.reader import RunReader

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import yaml
 
+from xectool.config.document import CONFIG_FILE
 from xectool.config.serialize import from_yaml
 from xectool.errors import UsageError, in_shell
 from xectool.runlog.reader import RunReader
 from xectool.runlog.records import EpochRecord
 from xectool.runlog.run_dirs import LISTING, require_record
 
-CONFIG_FILE: Final = "config.yaml"
 BEST_METRIC: Final = "val/loss"
 _SECTIONS: Final = (
     "data", "normalization", "model", "tasks", "training", "validation", "checkpoint", "mlflow", "distributed",

@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from xectool.config.checkpoints_near import alternatives, checkpoints_near, hint_of, may_be_resumed
@@ -61,13 +62,13 @@ class StartingCheckpointExists(Rule[Start]):
             key, path = f"checkpoint.{name}", Path(spec).expanduser()
             if not os.path.exists(path):  # Path.exists raises where a directory may not be read
                 frozen = name == "init_from" and getattr(facts.config.model, "freeze_encoder", False)
-                runs = Path(facts.config.checkpoint.save_dir).expanduser()
-                yield self._missing(key, spec, path, runs, frozen=frozen)
+                yield self._missing(facts.config, key, spec, path, frozen=frozen)
             elif is_torchscript(path):
                 yield self.error(key, *of_export(key, spec, "a TorchScript export"))
 
-    def _missing(self, key: str, spec: str, path: Path, runs: Path, *, frozen: bool) -> Finding:
-        fits = may_be_resumed if key.endswith("resume_from") else os.path.isfile
+    def _missing(self, config: RunConfig, key: str, spec: str, path: Path, *, frozen: bool) -> Finding:
+        runs = Path(config.checkpoint.save_dir).expanduser()
+        fits = partial(may_be_resumed, kind=config.kind) if key.endswith("resume_from") else os.path.isfile
         there = checkpoints_near(path, also=[runs], fits=lambda other: fits(other) and not is_torchscript(other))
         more = alternatives(there) if there else "   # starts from new weights"
         fix = f"{key}: {inline_yaml(str(there[0]) if there else None)}{more}"

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from xectool.config.document import CONFIG_FILE
 from xectool.diagnosis.evidence.files import (
-    CONFIG_FILE,
     TRACKER_STATE,
     CheckpointFile,
     checkpoint_files,

@@ -14,7 +14,6 @@ from xectool.config.inputs import input_name
 from xectool.config.serialize import from_yaml
 from xectool.runlog.manifest import MANIFEST_FILE
 
-CONFIG_FILE: Final = "config.yaml"
 _SHAPES: Final = {"versions": dict, "machine": dict, "extra": dict, "data_files": list}
 TRANSFER_FILE: Final = "transfer.json"  # what became of every weight of checkpoint.init_from
 QUARANTINE_FILE: Final = "quarantine.json"

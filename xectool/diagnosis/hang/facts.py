@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from xectool.config.document import CONFIG_FILE
 from xectool.diagnosis.evidence import kernel
-from xectool.diagnosis.evidence.files import CONFIG_FILE, setting, tolerant_yaml
+from xectool.diagnosis.evidence.files import setting, tolerant_yaml
 from xectool.diagnosis.evidence.kernel import HELD, ProcessView
 from xectool.diagnosis.evidence.other_ranks import failed_first
 from xectool.diagnosis.hang.stacks import ProcessStacks, Target, stacks_of

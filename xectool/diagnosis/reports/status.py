@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from xectool.config.document import CONFIG_FILE
 from xectool.diagnosis.evidence.files import (
-    CONFIG_FILE,
     TRACKER_STATE,
     setting,
     tolerant_json,

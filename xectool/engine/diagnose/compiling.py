@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from xectool.config.cgroups import allowed_cpus, num_cores
+from xectool.config.document import CONFIG_FILE
 from xectool.config.load import load_config
 from xectool.config.platform import available_memory, compile_threads
 from xectool.config.root import RunConfig
@@ -24,7 +25,6 @@ from xectool.probes.compilation.mode import ModeTime
 from xectool.probes.compilation.race import Recommendation, measure_modes, modes_of, recommend
 from xectool.probes.loading.events import LoadingSubject
 from xectool.probes.nonfinite.subject import Subject, of_config
-from xectool.probes.repetition.history import CONFIG_FILE
 from xectool.training.process.device import (
     compiled_where_it_pays,
     cxx_compiler,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from xectool.config.cgroups import num_cores
+from xectool.config.document import CONFIG_FILE
 from xectool.config.load import load_config
 from xectool.config.platform import available_memory
 from xectool.config.root import RunConfig
@@ -21,7 +22,6 @@ from xectool.probes.loading.events import LoadingSubject, Setting, cached_share,
 from xectool.probes.loading.findings import LoaderFacts, findings_of
 from xectool.probes.loading.race import Timing, Verdict, grid, race, reader_start_s, reading_rate
 from xectool.probes.loading.stages import StageReport, StageTime, measure_stages
-from xectool.probes.repetition.history import CONFIG_FILE
 from xectool.training.process.device import Execution, plan_execution
 
 DEFAULT_EVENTS = 4096

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from xectool.config.document import CONFIG_FILE
 from xectool.config.load import load_config
 from xectool.errors import UsageError
 from xectool.findings import Finding
 from xectool.probes.module_costs import CostReport, ModuleCost, measure
 from xectool.probes.nonfinite.subject import of_config
-from xectool.probes.repetition.history import CONFIG_FILE
 
 
 @dataclass(frozen=True)

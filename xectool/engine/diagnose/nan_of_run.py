@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from xectool.config.document import CONFIG_FILE
 from xectool.config.left_out import of_files_read
 from xectool.config.load import load_config
 from xectool.config.moved import renamed_events
@@ -16,7 +17,7 @@ from xectool.diagnosis.ranking import diagnose
 from xectool.errors import DataFileError, in_shell
 from xectool.probes.nonfinite.subject import Subject, of_config, of_run
 from xectool.probes.nonfinite.verdicts import Training, Verdict
-from xectool.probes.repetition.history import CONFIG_FILE, RunHistory
+from xectool.probes.repetition.history import RunHistory
 
 FILES = ("data.train_path", "data.val_path")
 

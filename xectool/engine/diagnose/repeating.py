@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from xectool.config.document import CONFIG_FILE
 from xectool.config.load import load_config
 from xectool.errors import UsageError, counted, in_shell
 from xectool.findings import Finding, Severity
-from xectool.probes.repetition.history import CONFIG_FILE
 from xectool.probes.repetition.reproducibility import ACROSS, Cure, Difference, Reproducibility, probe
 
 PROCESSES = 2

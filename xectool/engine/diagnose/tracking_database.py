@@ -7,9 +7,9 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from xectool.config.document import CONFIG_FILE
 from xectool.diagnosis.environment.places import databases
 from xectool.diagnosis.evidence.files import (
-    CONFIG_FILE,
     TRACKER_SETTINGS,
     TRACKER_STATE,
     setting,

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from xectool.config.document import CONFIG_FILE
 from xectool.config.left_out import leaving_out
 from xectool.config.rates import LARGEST_LR, gentler, key_of, peak_lr
 from xectool.data.batch import EventBatch
-from xectool.diagnosis.evidence.files import CONFIG_FILE, tolerant_yaml
 from xectool.diagnosis.evidence.files import setting as value_of
+from xectool.diagnosis.evidence.files import tolerant_yaml
 from xectool.diagnosis.evidence.run_place import beside, inside
 from xectool.errors import counted, event_named, in_shell
 from xectool.errors.run_names import run_name

@@ -14,6 +14,7 @@ from typing import Any
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
 from xectool.config.data import DataConfig
+from xectool.config.document import CONFIG_FILE
 from xectool.config.load import config_from_dict, load_config
 from xectool.config.root import RunConfig
 from xectool.diagnosis.evidence.files import train_files
@@ -25,8 +26,6 @@ from xectool.runlog.records import EventRecord, StepRecord
 from xectool.training.events.quarantine import FILE_NAME as QUARANTINE_FILE
 from xectool.training.events.quarantine import PoisonedEvent, listed
 from xectool.training.saving.ring import DIRECTORY as RING
-
-CONFIG_FILE = "config.yaml"
 
 
 @dataclass(frozen=True)

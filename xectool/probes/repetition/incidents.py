@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from xectool.config.document import CONFIG_FILE
 from xectool.data.batch import EventBatch
 from xectool.errors import UsageError
 from xectool.probes.instruments.minimal import load_batch
-from xectool.probes.repetition.history import CONFIG_FILE, RunHistory
+from xectool.probes.repetition.history import RunHistory
 from xectool.training.record.incidents import DIRECTORY as INCIDENTS
 
 

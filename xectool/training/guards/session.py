@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from xectool.config.document import CONFIG_FILE
 from xectool.errors import OutOfMemory, XecError, in_shell
 from xectool.runlog.status_page import PHASES, Word
 from xectool.runlog.storage import attempt_dir, slots_path
@@ -19,7 +20,6 @@ from xectool.training.guards.process import CrashStacks
 from xectool.training.guards.watchdog import Watchdog, Witness
 from xectool.training.process.memory_faults import oom_event
 from xectool.training.process.progress import Observer
-from xectool.training.record.description import CONFIG_NAME
 from xectool.training.stepping.parts import RunParts
 from xectool.training.symptoms.torch_signs import CompilerLog, TorchWarnings, compile_is_suppressed
 
@@ -100,5 +100,5 @@ def next_step(error: XecError, run_dir: Path) -> str:
     if error.code == "XT-RUN-GONE":  # with its record
         return "xectool explain XT-RUN-GONE"
     if error.code.startswith(("XT-NAN", "XT-QUARANTINE")):
-        return f"xectool diagnose nan-batch {in_shell(run_dir / CONFIG_NAME)} --run {run}"
+        return f"xectool diagnose nan-batch {in_shell(run_dir / CONFIG_FILE)} --run {run}"
     return f"xectool diagnose run {run}"

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 import torch
 
+from xectool.config.document import CONFIG_FILE
 from xectool.config.input_limits import OUT_OF_REACH
 from xectool.data.batch import EventBatch
 from xectool.errors import DataUnusable, counted, in_shell
@@ -21,7 +22,6 @@ from xectool.models.normalize import Normalizer
 from xectool.training.guards.inputs import CHANNELS
 from xectool.training.guards.report import Reporter
 from xectool.training.healing.implausible import FAR_SENSORS
-from xectool.training.record.description import CONFIG_NAME
 from xectool.training.stepping.parts import RunParts
 
 Key = TypeVar("Key", int, str)
@@ -82,7 +82,7 @@ class EventsInReach:
             raise DataUnusable(
                 f"{problem}: {MEANING}",
                 where=f"data.train_path, normalization; step {self.reporter.step}",
-                fix=f"xectool check-data {named} --config {in_shell(self.reporter.writer.run_dir / CONFIG_NAME)}   "
+                fix=f"xectool check-data {named} --config {in_shell(self.reporter.writer.run_dir / CONFIG_FILE)}   "
                 "# or, to train all the same: --set guards.on_input_scale=warn",
                 code="XT-INPUT-SCALE",
             )

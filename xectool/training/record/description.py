@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from xectool.config.document import CONFIG_FILE
 from xectool.config.serialize import to_yaml
 from xectool.runlog.atomic import write_text
 from xectool.runlog.manifest import AttemptFacts, DataFileFacts, write_manifest
@@ -16,8 +17,6 @@ from xectool.training.stepping.build import RunData
 from xectool.training.stepping.parts import RunParts
 from xectool.training.stepping.state import Progress
 from xectool.training.tracking import TrackerSettings, resolve_uri, run_params
-
-CONFIG_NAME = "config.yaml"
 
 
 def start_facts(parts: RunParts, data: RunData, place: RunPlace, progress: Progress) -> dict[str, Any]:
@@ -51,7 +50,7 @@ def describe_run(parts: RunParts, data: RunData, directory: Path, attempt: int) 
     Raises:
         DiskError: The disk refuses.
     """
-    write_text(directory / CONFIG_NAME, to_yaml(parts.config))
+    write_text(directory / CONFIG_FILE, to_yaml(parts.config))
     facts = AttemptFacts(
         attempt=attempt,
         config=parts.config.to_dict(),

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from xectool.checkpoint.format import Checkpoint
+from xectool.config.document import CONFIG_FILE
 from xectool.config.root import RunConfig
 from xectool.config.serialize import inline_yaml
 from xectool.errors import counted, in_shell
 from xectool.errors.run_names import run_name
 from xectool.findings import Finding, Severity
 from xectool.runlog.manifest import read_manifest, replaced_files
-from xectool.training.record.description import CONFIG_NAME, data_files
+from xectool.training.record.description import data_files
 from xectool.training.saving.resume import as_saved, differences, is_idle
 from xectool.training.saving.step_size import step_size_change
 from xectool.training.stepping.build import RunData
@@ -71,7 +72,7 @@ def other_files(data: RunData, path: Path) -> Iterator[Finding]:
         f"the run goes on with other data than it has learned from: {found[0]}{more}",
         where=str(path),
         evidence=tuple(found[:_MOST_FILES]),
-        fix=f"xectool train {in_shell(path.parent / CONFIG_NAME)} --run-name {name} "
+        fix=f"xectool train {in_shell(path.parent / CONFIG_FILE)} --run-name {name} "
         f"--set {in_shell(f'checkpoint.init_from={path}')}   # a new run from its weights, with scales of these data; "
         "or put the earlier files back",
     )
