@@ -157,6 +157,7 @@ def complaint(line: str, whole: bool = False) -> str:
         ("xectool predict MODEL DATA --weights ema", ""),
     ],
 )
+@pytest.mark.usefixtures("unread_inputs")
 def test_a_command_that_would_be_refused_is_seen(line: str, said: str) -> None:
     assert said in complaint(line, whole=True)
     assert bool(said) == bool(complaint(line, whole=True))
