@@ -316,11 +316,13 @@ def test_exit_code_stays_where_nobody_reads(
 def test_compiler_without_a_place_is_named_and_the_line_cures_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    # loaded before there is no place: half a compiler would stay for the tests that follow
+    compiler = importlib.import_module("torch._inductor.runtime.cache_dir_utils")
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file" / "nope"))
 
     def start(**_: object) -> None:
-        importlib.import_module("torch._inductor.runtime.cache_dir_utils").cache_dir()
+        compiler.cache_dir()
 
     assert boundary.run(start, ["--json"]) == 3
     (found,) = json.loads(capfd.readouterr().out)["findings"]
@@ -343,6 +345,14 @@ def test_a_working_directory_that_was_removed_is_named(
     for command in (("train", "a.yaml"), ("check-data", "a.root"), ("explain", "units"), ("--version",)):
         outcome = xectool(*command)
         assert (outcome.code, "working directory does not exist any more" in outcome.err) == (2, True)
+
+
+def test_a_document_may_be_asked_for_before_the_command(capfd: pytest.CaptureFixture[str]) -> None:
+    """``--quiet`` may stand there, and this was no option at all."""
+    for line in ("--json explain nan", "--json --quiet explain nan", "--json explain -- nan"):
+        assert boundary.run(app, line.split()) == errors.EXIT_OK
+        assert json.loads(capfd.readouterr().out)["command"] == "explain"
+    assert boundary.run(app, ["--json"]) == errors.EXIT_USER
 
 
 def test_a_missing_argument_is_filled_in_with_what_lies_here(

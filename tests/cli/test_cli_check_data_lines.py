@@ -301,7 +301,8 @@ def test_many_files_are_named_and_go_into_the_configuration_as_the_pattern_they_
     assert (few.inputs(), many.inputs()) == ("'a b.root' '*.root'", "'run_*.root'")
     assert Told(names[1:]).inputs() == " ".join(names[1:])
     whole = many.following("", has_hashes=True)
-    assert whole == "xectool config init --set 'data.train_path=run_*.root' > config2.yaml"  # config.yaml is there
+    assert whole.partition("   # ")[0] == "xectool config init --set 'data.train_path=run_*.root' > config2.yaml"
+    assert Path("config.yaml").exists(), "so it is another one"
     part = Told(names[1:], deep=True).following("", has_hashes=True)
     assert shlex.split(part)[4] == f"data.train_path=[{', '.join(names[1:])}]"  # the pattern would take another one
 
@@ -416,4 +417,5 @@ def test_what_may_stay_as_it_is_does_not_end_the_way_to_a_training(xectool: Any,
         seen.append(line)
     assert "usable with care" in result["verdict"]
     assert line.startswith("xectool config init "), seen
-    assert line.endswith("   # as they are; what is told of them: xectool explain DAT-07")
+    assert line.count("   # ") == 1
+    assert line.endswith("; as they are; what is told of them: xectool explain DAT-07")

@@ -344,11 +344,14 @@ def nonsense(options: str, fix: str) -> Any:
 @pytest.mark.parametrize(
     ("options", "fix"),
     [
-        nonsense("REG --repair r.root", "--repair repaired.root"),
+        nonsense("REG --repair r.root", "a checkpoint of one of kind inpainter"),
         nonsense("INP --compare raw,neighbour", "--inpainter"),
         nonsense("REG --compare raw,inpainted", "--compare raw,neighbour"),
         nonsense("REG --compare raw,neighbour --inpainter INP", "--compare raw,neighbour,inpainted"),
-        nonsense("REG --compare raw,inpainted --inpainter REG", "--repair repaired.root"),
+        nonsense("REG --compare raw,inpainted --inpainter REG", "a checkpoint of one of kind inpainter"),
+        nonsense("REG --compare raw,neihbour", "--compare raw,neighbour"),
+        nonsense("REG --compare raw,neihgbour,raw,inpaintd", "--compare raw,neighbour,inpainted"),
+        nonsense("REG --compare raw,other", "--compare raw,neighbour"),
         nonsense("REG --compare raw,neighbor", "did you mean 'neighbour'"),
         nonsense("REG --compare raw", "--compare raw,neighbour"),
         nonsense("REG --compare raw,raw", "--compare raw,neighbour"),

@@ -302,6 +302,15 @@ def test_device_that_is_not_here_is_exit_3(xectool: Run, files: Path) -> None:
     assert "--device cpu" in outcome.err
 
 
+def test_a_device_of_another_name_leads_to_a_device_that_is_there(xectool: Run, files: Path) -> None:
+    """Who asked for a GPU was led to the processor, and not told the names that there are."""
+    outcome = xectool("train", files / "config.yaml", "--run-name", "gpu", "--device", "gpu", "--dry-run")
+    assert outcome.code == 3
+    assert "--device auto   # a GPU where there is one; or cpu, cuda, cuda:N" in outcome.err
+    argv = ["--run-name", "gpu", "--device", "auto", "--dry-run"]
+    assert xectool("train", files / "config.yaml", *argv).code == 0, "the line, pasted"
+
+
 @pytest.mark.parametrize("name", ["../outside", "a/b", ".hidden", "sp ace"])
 def test_run_name_cannot_leave_the_run_directory(xectool: Run, files: Path, name: str) -> None:
     outcome = xectool("train", files / "config.yaml", "--run-name", name)

@@ -203,6 +203,26 @@ def test_the_data_of_a_run_that_came_from_another_machine_are_found_below_the_wo
     assert "DIR" in fix("/scratch/train_0.root"), "a name alone is not looked for above"
 
 
+def test_data_whose_directory_was_renamed_are_found_where_one_has_them(
+    inputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They lay one directory away, and the line had a word to fill in."""
+    monkeypatch.chdir(inputs)
+
+    def fix(path: str) -> str:
+        return next(iter(path_rules(config(inputs, data={"train_path": path})))).fix
+
+    (inputs / "data_moved").mkdir()
+    (inputs / "data_moved/train_0.root").write_bytes(b"root")
+    assert fix("data/train_0.root:sev") == "data.train_path: data_moved/train_0.root:sev"
+    assert fix(f"{inputs}/data/train_*.root") == f"data.train_path: {inputs}/data_moved/train_*.root"
+    assert "DIR" in fix("data/train_1.root"), "no directory has it"
+    (inputs / "another").mkdir()
+    (inputs / "another/train_0.root").write_bytes(b"root")
+    assert "DIR" in fix("data/train_0.root"), "two have"
+    assert "DIR" in fix("data_moved/sub/train_0.root"), "nothing is beside that directory"
+
+
 def test_a_relative_input_that_is_not_there_tells_where_it_begins(inputs: Path) -> None:
     (found,) = path_rules(config(inputs, data={"train_path": "no/such.root"}))
     assert "working directory" in found.problem

@@ -107,7 +107,10 @@ def test_a_key_as_override_wins_over_its_older_name_with_a_warning(renamed: Rena
 
 
 @pytest.mark.parametrize("renamed", RENAMED, ids=lambda renamed: ".".join(renamed.old))
-def test_two_values_of_one_file_are_refused_and_null_is_none(renamed: Renamed, write: Write, refused: Refused) -> None:
+def test_two_values_of_one_file_are_refused_and_a_pasted_null_wins(
+    renamed: Renamed, write: Write, refused: Refused
+) -> None:
+    """The null is the fix of a checkpoint that is not there, and pasting it changed nothing."""
     text, line, value, wanted = _with_an_older_name(renamed)
     path = write(f"{text}{line}\n")
     if wanted is not None:
@@ -115,8 +118,9 @@ def test_two_values_of_one_file_are_refused_and_null_is_none(renamed: Renamed, w
         assert (found.severity, found.fix) == (Severity.ERROR, f"delete {'.'.join(renamed.old)}")
         return
     loaded = load_config(path)
-    assert inline_yaml(dotted_values(loaded.config.model_dump())[".".join(renamed.new)]) == value
-    assert not [found for found in loaded.findings.warnings if found.code == "CFG-01"]
+    assert dotted_values(loaded.config.model_dump())[".".join(renamed.new)] is None
+    (warned,) = [found for found in loaded.findings.warnings if found.code == "CFG-01"]
+    assert f"{'.'.join(renamed.old)} {value} is ignored" in warned.problem
 
 
 def test_a_checkpoint_under_its_older_name_is_taken_where_the_key_is_null(write: Write) -> None:
@@ -126,6 +130,11 @@ def test_a_checkpoint_under_its_older_name_is_taken_where_the_key_is_null(write:
     assert loaded.config.checkpoint.init_from == "a.pth"
     assert "training.mae_checkpoint is read as checkpoint.init_from" in [found.problem for found in loaded.findings]
     assert load_config(path, ["checkpoint.init_from=null"]).config.checkpoint.init_from is None
+    old = "kind: inpainter\ntraining: {mae_checkpoint: a.pth}\n"
+    pasted = load_config(write(f"{old}checkpoint.init_from: null\n"))
+    assert pasted.config.checkpoint.init_from is None, "the fix of a checkpoint that is not there, pasted"
+    assert "training.mae_checkpoint a.pth is ignored" in " ".join(found.problem for found in pasted.findings)
+    assert load_config(write(f"{old}training.mae_checkpoint: null\n")).config.checkpoint.init_from is None
     assert load_config(path, ["training.mae_checkpoint=b.pth"]).config.checkpoint.init_from == "b.pth"
 
 

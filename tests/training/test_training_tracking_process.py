@@ -22,7 +22,7 @@ from xectool.runlog.reader import RunReader
 from xectool.runlog.records import EpochRecord, StepRecord
 from xectool.runlog.writer import RunWriter
 from xectool.training.record.heartbeat import Heartbeat
-from xectool.training.tracking import Tracker, TrackerSettings, sync_run
+from xectool.training.tracking import Tracker, TrackerSettings, handle, sync_run
 from xectool.training.tracking.settings import load_state
 
 PATIENCE_S = 400.0
@@ -199,11 +199,16 @@ def test_a_mirror_that_never_comes_to_work_is_not_waited_for(tmp_path, monkeypat
     program.write_text("#!/bin/sh\nexec sleep 1000\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr(handle, "_LATE_S", 0.1)
+    said: list[str] = []
     with RunWriter(tmp_path / "run") as writer:
         tracker = Tracker(tmp_path / "run", settings(tmp_path / "mlflow.db"))
         write_steps(writer, 1, 10)
         assert tracker.poll() == ""
-        state = tracker.finish(timeout_s=0.1)
+        state = tracker.finish(timeout_s=2.5, told=said.append)
+    (waiting,) = said  # once; a training stood silent for a minute
+    assert waiting.startswith("waiting for the tracking database to take the last steps, 2.5 s at most; ")
+    assert waiting.endswith(f"xectool runs sync {tmp_path}/run")
     assert (state.status, state.error) == (
         "late",
         "the mirror had no time to catch up; steps after 0 are not in it",

@@ -42,6 +42,7 @@ class Document:
         values: Nested dictionaries, lists and scalars.
         origins: ``file:line`` or ``--set`` of each key path.
         overridden: Keys of the file that ``--set`` gave another value.
+        pasted: Keys of the file that stand in one line with their sections, as a fix is pasted.
         renamed: How a misspelt section was written, by the name under which its content is looked at.
     """
 
@@ -49,6 +50,7 @@ class Document:
     values: dict[str, Any]
     origins: dict[KeyPath, str] = field(default_factory=dict)
     overridden: set[KeyPath] = field(default_factory=set)
+    pasted: set[KeyPath] = field(default_factory=set)
     renamed: dict[str, str] = field(default_factory=dict)
 
     def origin(self, key: str) -> str:

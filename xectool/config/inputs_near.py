@@ -13,6 +13,8 @@ from xectool.config.data import DataConfig
 from xectool.config.inputs import Place, expand_inputs, place_of, split_tree
 from xectool.errors import DataFileError, in_shell, nearest
 
+_MOST_DIRECTORIES = 500  # beside one that is not there
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -81,6 +83,7 @@ def inputs_beside(path: Path, *, is_list: bool = False) -> Iterator[Path]:
         yield series
     yield from _near(path, _is_list if is_list else _holds_root_files)
     yield from _moved_here(path, _is_list if is_list else _holds_inputs)
+    yield from _renamed(path, _is_list if is_list else _holds_inputs)
 
 
 def _moved_here(path: Path, fits: Callable[[Path], bool]) -> Iterator[Path]:
@@ -96,6 +99,17 @@ def _moved_here(path: Path, fits: Callable[[Path], bool]) -> Iterator[Path]:
         is_here = start == len(parts) - 1 or "**" in parts[start:]
         above = () if is_here else here.parents[:-1]
         yield from (base.joinpath(*parts[start:]) for base in (here, *above) if fits(base.joinpath(*parts[start:])))
+
+
+def _renamed(path: Path, fits: Callable[[Path], bool]) -> Iterator[Path]:
+    """Yield what is called so in the one directory that has it where that of the path was: it has another name now."""
+    if glob.has_magic(str(path.parent)) or os.path.lexists(path.parent):
+        return
+    names: list[str] = []
+    with suppress(OSError):
+        names = sorted(os.listdir(path.parent.parent))[:_MOST_DIRECTORIES]
+    found = [other for name in names if fits(other := path.parent.with_name(name) / path.name)]
+    yield from found if len(found) == 1 else []
 
 
 def nearest_beside(path: Path, fits: Callable[[Path], bool]) -> Path | None:

@@ -75,6 +75,7 @@ def expand_dotted_keys(document: Document) -> list[Finding]:
 
 def _write(document: Document, key: str, value: Any, origin: str) -> None:
     path = tuple(key.split("."))
+    document.pasted.add(path)
     if isinstance(value, dict) and isinstance(document.get(path), dict) and _is_section(key):
         for name, inner in value.items():
             _write(document, f"{key}.{name}", inner, origin)

@@ -124,10 +124,16 @@ def _move(document: Document, renamed: Renamed) -> list[Finding]:
 
 
 def _keep_one(document: Document, renamed: Renamed) -> list[Finding]:
-    """Take out one of two names of an option: an override wins over the file; two values of one file are refused."""
+    """Take out one of two names of an option: an override wins over the file; two values of one file are refused.
+
+    So does a pasted null: it stands for what the older name says. In its section it is what `config init` writes.
+    """
     keys = {path: ".".join(path) for path in (renamed.new, renamed.old)}
     overridden = [path for path in keys if document.origin(keys[path]) == SET]
-    if renamed.new not in overridden and document.get(renamed.new) in (None, ""):  # as `config init` writes it
+    is_empty = document.get(renamed.new) in (None, "")
+    if not overridden and is_empty and renamed.new in document.pasted:
+        overridden = [renamed.new]
+    if renamed.new not in overridden and is_empty:
         return _move(document, renamed)
     kept = renamed.old if overridden == [renamed.old] else renamed.new
     (gone,) = keys.keys() - {kept}

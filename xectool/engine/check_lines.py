@@ -254,7 +254,9 @@ class Told:
         given = [f"{key}={inline_yaml(of[0] if len(of) == 1 else of)}" for key, of in named.items() if of]
         chosen = (f"--set {in_shell(text)}" for text in (*given, *self.overrides, *self._tasks(idle)))
         line = " ".join(("xectool config init", *chosen, f"> {free_name('config', '.yaml')}"))
-        return line + self._lists(line)
+        is_whole = "data.val_path=" in line
+        remark = "" if is_whole else f"{_REMARK}data.val_path in it is yet to be told: other files, to validate on"
+        return line + remark + self._lists(line, remark)
 
 
 def _converted(found: Finding, line: str) -> Finding:

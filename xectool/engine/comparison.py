@@ -25,7 +25,7 @@ from xectool.engine.loading import (
     told_of,
 )
 from xectool.engine.repairing import filler, load_inpainter
-from xectool.errors import DataUnusable, UsageError, counted, did_you_mean, in_shell
+from xectool.errors import DataUnusable, UsageError, counted, did_you_mean, in_shell, nearest
 from xectool.findings import Finding, Severity
 from xectool.runlog.metrics import with_unit
 from xectool.tasks.event_variants import Variant, with_dead, with_neighbours, with_network
@@ -37,6 +37,7 @@ from xectool.training.process.memory_faults import memory_faults
 from xectool.training.process.progress import NullObserver, Observer
 
 VARIANTS = ("raw", "neighbour", "inpainted")
+_WITHOUT_INPAINTER = VARIANTS[:2]
 SIGMAS: Final = 3.0
 """Errors by which a difference of the same events is told as one."""
 FEWEST_EVENTS: Final = 10
@@ -193,17 +194,24 @@ def _no_truth(loaded: LoadedModel, source: EventSource) -> DataUnusable:
     )
 
 
+def _meant(variants: Sequence[str]) -> list[str]:
+    """Return the variants that were asked for, each by its nearest name; those without an inpainter where none is."""
+    near = (nearest(name, VARIANTS, 1) for name in variants)
+    named = list(dict.fromkeys(name for names in near for name in names))
+    return named if len(named) > 1 else list(_WITHOUT_INPAINTER)
+
+
 def _check_names(variants: Sequence[str]) -> None:
     for name in variants:
         if name not in VARIANTS:
             hint = did_you_mean(name, VARIANTS)
             problem = f"unknown variant '{name}'" + (f", {hint}" if hint else "")
-            raise UsageError(problem, where="--compare", fix=f"--compare {','.join(VARIANTS)}")
+            raise UsageError(problem, where="--compare", fix=f"--compare {','.join(_meant(variants))}")
     if len(set(variants)) != len(variants) or len(variants) < 2:
         raise UsageError(
             f"{', '.join(variants) or 'nothing'}: a comparison needs two different variants or three",
             where="--compare",
-            fix="--compare raw,neighbour",
+            fix=f"--compare {','.join(_WITHOUT_INPAINTER)}",
         )
 
 
@@ -215,11 +223,12 @@ def _check_options_of(variants: Sequence[str], inpainter: str | Path | None, hop
             fix=f"--compare {','.join([*variants, 'neighbour'])}",
         )
     if "inpainted" in variants and inpainter is None:
-        rest = [name for name in VARIANTS if name != "inpainted"]
+        rest = [name for name in variants if name != "inpainted"]
+        rest = rest if len(rest) > 1 else list(_WITHOUT_INPAINTER)
         raise UsageError(
             "the variant 'inpainted' needs an inpainter",
             where="--compare",
-            fix=f"--inpainter artifacts/<inpainter run>/checkpoint_best.pt, or --compare {','.join(rest)}",
+            fix=f"--compare {','.join(rest)}   # or with a checkpoint of a run of kind inpainter: --inpainter CKPT",
         )
     if "inpainted" not in variants and inpainter is not None:
         raise UsageError(

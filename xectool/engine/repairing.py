@@ -35,6 +35,7 @@ from xectool.training.process.memory_faults import memory_faults
 from xectool.training.process.progress import NullObserver, Observer
 
 _MANY_DEEP = 0.01  # of what was filled
+_INPAINTERS = "xectool runs   # lists runs; a checkpoint of one of kind inpainter is needed"
 
 
 @dataclass(frozen=True)
@@ -136,14 +137,14 @@ def load_inpainter(path: str | Path, weights: str, device: str | None, option: s
         raise UsageError(
             f"{path} is of kind {checkpoint.kind}; only an inpainter fills dead sensors",
             where=option,
-            fix="xectool predict INPAINTER DATA --repair repaired.root, with the checkpoint of a run of kind inpainter",
+            fix=_INPAINTERS,
         )
     loaded = ready_model(checkpoint, path, weights, device)
     if not isinstance(loaded.network, Inpainter):
         raise UsageError(
             f"{path} is of kind {checkpoint.kind}, whose network is no inpainter of ours: it fills no dead sensors",
             where=option,
-            fix="xectool predict INPAINTER DATA --repair repaired.root, with the checkpoint of a run of kind inpainter",
+            fix=_INPAINTERS,
         )
     if "npho" not in loaded.network.channels:
         raise UsageError(

@@ -90,7 +90,7 @@ class RunAttempt:
         return start_tracker(directory, settings, new_run=self.parts.config.checkpoint.new_mlflow_run)
 
     def _finish_tracking(self, tracker: TrackerHandle) -> None:
-        state = tracker.finish()
+        state = tracker.finish(told=self.observer.message)
         if state.status != "done":
             self.observer.message(
                 f"tracking is behind: {state.error}; xectool runs sync {in_shell(self.place.directory)}"

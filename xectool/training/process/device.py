@@ -140,7 +140,7 @@ def named_device(name: str) -> torch.device:
     Raises:
         DeviceError: No device that we compute on has this name.
     """
-    where, fix = "training.device or --device", "--device cpu"
+    where, fix = "training.device or --device", "--device auto   # a GPU where there is one; or cpu, cuda, cuda:N"
     try:
         device = torch.device(name)
     except RuntimeError as error:

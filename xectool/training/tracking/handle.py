@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
 import psutil
 
 import xectool
-from xectool.errors import EXIT_OK, EXIT_WORLD, DiskError, TrackerError, UsageError, in_shell
+from xectool.errors import EXIT_OK, EXIT_WORLD, DiskError, TrackerError, UsageError, duration, in_shell
 from xectool.runlog.file_locks import command_of, lock_holders
 from xectool.runlog.reader import RunReader
 from xectool.training.tracking.settings import (
@@ -34,6 +37,7 @@ _LOOK_EVERY_S: Final = 1.0
 _STATE_EVERY_S: Final = 10.0  # reading what the mirror wrote costs a hundred times more than asking whether it lives
 _WARN_EVERY_S: Final = 300.0
 _FINISHED_S: Final = 60.0
+_LATE_S: Final = 8.0
 _STOPPED_S: Final = 5.0  # batch systems kill within half a minute of their signal
 _EXIT_BUSY: Final = 4
 _QUIET: Final = {
@@ -45,6 +49,9 @@ _QUIET: Final = {
     "OMP_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",
 }
+
+
+def _tell_nobody(text: str) -> None: ...
 
 
 class TrackerHandle(Protocol):
@@ -60,8 +67,11 @@ class TrackerHandle(Protocol):
     def holder(self) -> str:
         """Return process and command that hold the database's lock, or an empty string."""
 
-    def finish(self, timeout_s: float | None = None) -> TrackerState:
-        """Let the mirror catch up and end; returns after ``timeout_s`` at the latest, whatever the database does."""
+    def finish(self, timeout_s: float | None = None, told: Callable[[str], None] = _tell_nobody) -> TrackerState:
+        """Let the mirror catch up and end; returns after ``timeout_s`` at the latest, whatever the database does.
+
+        Where that takes long, ``told`` is called with what is waited for.
+        """
 
 
 class NullTracker:
@@ -77,7 +87,7 @@ class NullTracker:
         """Return an empty string."""
         return ""
 
-    def finish(self, timeout_s: float | None = None) -> TrackerState:
+    def finish(self, timeout_s: float | None = None, told: Callable[[str], None] = _tell_nobody) -> TrackerState:
         """Return at once."""
         return TrackerState(status="done")
 
@@ -140,7 +150,7 @@ class Tracker:
             return f"tracking is paused: {state.error}; {replay}"
         return ""
 
-    def finish(self, timeout_s: float | None = None) -> TrackerState:
+    def finish(self, timeout_s: float | None = None, told: Callable[[str], None] = _tell_nobody) -> TrackerState:
         """Let the mirror catch up and end; returns after ``timeout_s`` at the latest, whatever the database does.
 
         A mirror that died during the training, or that a signal holds, is started once more. The state's ``status`` is
@@ -148,12 +158,13 @@ class Tracker:
 
         Args:
             timeout_s: None gives a minute to a training that is finished, and seconds to one that was told to stop.
+            told: Called with what is waited for, where that takes long.
         """
         if timeout_s is None:
             finished = RunReader(self._run_dir).status().state == "finished"
             timeout_s = _FINISHED_S if finished else _STOPPED_S
         deadline = time.monotonic() + timeout_s
-        code = _stop(self._process, timeout_s)
+        code = _stop(self._process, timeout_s, partial(told, self._waiting(timeout_s)))
         if code not in (EXIT_OK, EXIT_WORLD) and time.monotonic() < deadline:
             code = _replay(self._run_dir, "", deadline - time.monotonic())
         state = load_state(self._run_dir)
@@ -166,6 +177,10 @@ class Tracker:
         with contextlib.suppress(DiskError):  # the disk is full: that has been said
             save_state(self._run_dir, state)
         return state
+
+    def _waiting(self, timeout_s: float) -> str:
+        longest, later = duration(timeout_s), sync_command(self._run_dir)
+        return f"waiting for the tracking database to take the last steps, {longest} at most; what it misses: {later}"
 
 
 def start_tracker(run_dir: Path, settings: TrackerSettings | None, *, new_run: bool = False) -> TrackerHandle:
@@ -247,12 +262,14 @@ def _replay(run_dir: Path, uri: str, timeout_s: float) -> int:
     return process.wait()
 
 
-def _stop(process: subprocess.Popen[bytes], timeout_s: float) -> int:
+def _stop(process: subprocess.Popen[bytes], timeout_s: float, late: Callable[[], None]) -> int:
     """Say that the training is over, wait, and return the exit code; kills after ``timeout_s``, and what is held.
 
-    Killing is harmless: the database says what it holds, so a replay goes on exactly there.
+    Killing is harmless: the database says what it holds, so a replay goes on exactly there. ``late`` is called once,
+    where it takes longer than a mirror does that is behind by nothing.
     """
-    deadline = time.monotonic() + timeout_s
+    begun = time.monotonic()
+    deadline, told_at = begun + timeout_s, begun + _LATE_S
     try:
         if process.stdin and not process.stdin.closed:
             process.stdin.write(b".")
@@ -260,6 +277,9 @@ def _stop(process: subprocess.Popen[bytes], timeout_s: float) -> int:
     except BrokenPipeError:
         pass  # it has ended already; its exit code says how
     while (left := deadline - time.monotonic()) > 0 and not _is_held(process.pid):
+        if time.monotonic() > told_at:
+            late()
+            told_at = math.inf
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(min(left, _LOOK_EVERY_S))
     process.kill()
