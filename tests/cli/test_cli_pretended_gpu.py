@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,13 +18,15 @@ KINDS = {
 }
 
 
-def python(*argv: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "ignore", *argv]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+@pytest.fixture
+def python(warm: Any) -> Callable[..., Any]:
+    """Return what runs a program in a process of its own, which has its imports behind it."""
+    run: Callable[..., Any] = warm.run
+    return run
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_main_job(files: Path, tmp_path: Path, kind: str) -> None:
+def test_main_job(files: Path, tmp_path: Path, python: Callable[..., Any], kind: str) -> None:
     config, run = tmp_path / "config.yaml", tmp_path / "runs" / "gpu"
     config.write_text(
         f"kind: {kind}\n{KINDS[kind]}\n"
@@ -42,7 +44,7 @@ def test_main_job(files: Path, tmp_path: Path, kind: str) -> None:
     assert json.loads(predicted.stdout)["result"]["events"] == 8
 
 
-def test_tensors_of_two_devices_fail_as_on_a_gpu() -> None:
+def test_tensors_of_two_devices_fail_as_on_a_gpu(python: Callable[..., Any]) -> None:
     begin = f"import sys, torch; sys.path.insert(0, {str(PROGRAM.parent)!r}); import pretend_gpu; pretend_gpu.start(); "
     mixed = python("-c", begin + "torch.ones(3, device='cuda') + torch.ones(3)")
     assert "found at least two devices, cuda:0 and cpu!" in mixed.stderr

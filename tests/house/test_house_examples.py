@@ -94,7 +94,7 @@ def test_commands_of_a_page_run_in_their_order(workspace: Path, warm: Any, page:
             (workspace / name).write_text(block)
             continue
         shell = ["bash", "-euo", "pipefail", "-c", SMALL_TRAININGS + block, "page", *small]
-        words = shell if language == "sh" else [sys.executable, "-c", block]
+        words = shell if language == "sh" else [f"{warm.directory}/xectool", "-c", block]
         result = subprocess.run(
             words, cwd=workspace, env=environment, capture_output=True, text=True, check=False, timeout=900
         )
