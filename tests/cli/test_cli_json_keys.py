@@ -21,12 +21,14 @@ def documented() -> dict[str, set[str]]:
     }
 
 
+@pytest.mark.usefixtures("warm_estimates")
 def test_keys_are_those_of_the_page(
     files: Path, documented: dict[str, set[str]], xectool: Callable[..., Any], tmp_path: Path
 ) -> None:
     config, run, data = files / "config.yaml", tmp_path / "keys", files / "val.root"
     cache = f"data.cache={tmp_path}/cache"
-    training = ("--run-name", "keys", "--max-steps", "1", "--set", f"checkpoint.save_dir={tmp_path}")
+    places = ("--set", f"checkpoint.save_dir={tmp_path}", "--set", "checkpoint.save_artifacts=false")
+    training = ("--run-name", "keys", "--max-steps", "1", *places)
     asked: dict[str, tuple[Any, ...]] = {
         "simulate": (tmp_path / "new.root", "--events", "4"),
         "train": (config, *training),

@@ -196,11 +196,10 @@ def test_a_file_is_written_again_once_for_all_ends_of_a_range(scaled: Any, tmp_p
 
 
 def test_a_unit_that_was_told_before_the_first_step_is_not_told_by_another_name_at_the_end(
-    scaled: Any, tiny_config: Config, tmp_path: Path
+    scaled: Any, tiny_config: Config
 ) -> None:
     path = scaled("mev.root", energyTruth=1e3)
-    out = {"save_dir": str(tmp_path / "runs"), "save_artifacts": True}
-    config = tiny_config(data={"train_path": path, "allow_overlap": True}, tasks=ENERGY, checkpoint=out)
+    config = tiny_config(data={"train_path": path, "allow_overlap": True}, tasks=ENERGY)
     result = engine.train(config, max_steps=2, run_name="once")
     codes = [item.code for item in result.findings]
     assert ("DAT-16" in codes, "XT-TARGET-SCALE" in codes) == (True, False)
@@ -260,13 +259,10 @@ def test_no_two_lines_write_the_same_file_and_none_writes_an_input(
         assert not set(targets) & set(names), targets
 
 
-def test_a_unit_of_validation_does_not_silence_a_wrong_scale_of_training(
-    scaled: Any, tiny_config: Config, tmp_path: Path
-) -> None:
+def test_a_unit_of_validation_does_not_silence_a_wrong_scale_of_training(scaled: Any, tiny_config: Config) -> None:
     val = scaled("val.root", source="val.root", energyTruth=1e3)
     tasks = {"energy": {"enabled": True, "scale": 5e-6, "shift": 0.0}, "uvwFI": {"enabled": False}}
-    out = {"save_dir": str(tmp_path / "runs"), "save_artifacts": True}
-    config = tiny_config(data={"val_path": val}, tasks=tasks, checkpoint=out)
+    config = tiny_config(data={"val_path": val}, tasks=tasks)
     result = engine.train(config, max_steps=2, run_name="both")
     assert "DAT-16" in [item.code for item in result.findings]
     assert [cause.symptom for cause in engine.diagnose.run(result.run_dir).causes if cause.code == "XT-TARGET-SCALE"]
