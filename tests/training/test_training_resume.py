@@ -551,8 +551,12 @@ def test_a_run_that_was_moved_says_where_it_goes_on_and_how_it_stays(
     split = engine.train(moved / "config.yaml", resume=".", max_steps=2, observer=listener)
     (told,) = (text for text in listener.messages if "record and checkpoints so far stay in" in text)
     assert split.run_dir == str(first)
-    options = shlex.split(told.partition("to go on there: ")[2].removesuffix(")"))
+    words = told.partition("to go on there: ")[2].removesuffix(")")
+    options = shlex.split(words)
     assert options[::2] == ["--set", "--run-name"]
+    with pytest.raises(CheckpointError, match="already holds the checkpoints of another run") as refused:
+        engine.train(moved / "config.yaml", resume=".", max_steps=3)
+    assert f"   # or where it was saved: {words}; or " in refused.value.fix, "it led to a third directory alone"
     shutil.rmtree(first)
     whole = engine.train(
         moved / "config.yaml", overrides=[options[1]], run_name=options[3], resume=str(moved), max_steps=2

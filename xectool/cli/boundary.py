@@ -48,7 +48,7 @@ def run(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], None] 
         first: Called before the application.
     """
     render.keep_readable(sys.stdout, sys.stderr)
-    argv = _options_first_to_last(_take_verbosity(argv))
+    argv = _json_last(_take_verbosity(argv))
     output = render.Output(command=_command_of(app, argv), as_json="--json" in argv and not _is_later_rank())
     with steadied() as (stdout, stderr):
         return _delivered(_outcome(app, argv, first, output), output, stdout, stderr)
@@ -199,7 +199,7 @@ def _take_verbosity(argv: Sequence[str]) -> list[str]:
     return [word for word in argv[:end] if word not in known] + list(argv[end:])
 
 
-def _options_first_to_last(argv: list[str]) -> list[str]:
+def _json_last(argv: list[str]) -> list[str]:
     """Return the arguments with a ``--json`` that stands before the command behind it, as one of that."""
     if argv[:1] != ["--json"] or len(argv) < 2:
         return argv

@@ -114,11 +114,12 @@ def _require_own_or_free(place: RunPlace) -> RunPlace:
     own = place.checkpoint_path.parent.resolve() == place.directory.resolve()
     if own or not any(place.directory.glob("checkpoint_*.pt")):
         return place
-    free = run_name(place.directory.name, "-2", place.directory.parent)
+    free, stay = run_name(place.directory.name, "-2", place.directory.parent), _staying(place.checkpoint_path.parent)
+    more = f"or where it was saved: {stay}; " if stay else ""
     raise CheckpointError(
         f"{place.directory} already holds the checkpoints of another run",
         where=f"--run-name {place.directory.name} with --resume {place.checkpoint_path}",
-        fix=f"--run-name {free}   # or give up that run: --set checkpoint.overwrite=true",
+        fix=f"--run-name {free}   # {more}or give up that run: --set checkpoint.overwrite=true",
         code="CFG-53",
     )
 
@@ -132,10 +133,18 @@ def _noted(place: RunPlace) -> RunPlace:
     there = place.checkpoint_path.parent.resolve()
     if there == place.directory.resolve() or not attempts(there):
         return place
-    options = f"--set {in_shell(f'checkpoint.save_dir={inline_yaml(str(there.parent))}')} --run-name {there.name}"
-    stay = f" (to go on there: {options})" if RUN_NAME_PATTERN.match(there.name) else ""
+    options = _staying(there)
+    stay = f" (to go on there: {options})" if options else ""
     note = f"it goes on in {place.directory}; record and checkpoints so far stay in {there}{stay}"
     return replace(place, notes=(*place.notes, note))
+
+
+def _staying(directory: Path) -> str:
+    """Return the options with which a run goes on in its own directory; empty where no run can have its name."""
+    there = directory.resolve()
+    if not attempts(there) or not RUN_NAME_PATTERN.match(there.name):
+        return ""
+    return f"--set {in_shell(f'checkpoint.save_dir={inline_yaml(str(there.parent))}')} --run-name {there.name}"
 
 
 def _unnamed(root: Path, kind: str, continuing: bool) -> Path:
