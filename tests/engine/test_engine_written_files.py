@@ -357,7 +357,7 @@ def test_a_told_truth_that_a_file_lacks_is_said_and_a_told_one_that_all_have_is_
     assert [item.problem for item in checked.findings if item.code == "DAT-04"] == [
         "'b.root:ev' has no branch 'tgen', the truth of task timing, which other files have"
     ]
-    assert checked.next.endswith(" --set tasks.energy.enabled=true > config.yaml")
+    assert checked.next.partition("   # ")[0].endswith(" --set tasks.energy.enabled=true > config.yaml")
     alone = check(["check-data", "a.root:ev", *words[3:]])
     assert alone.next.endswith(" --set tasks.energy.enabled=true --set tasks.timing.enabled=true > config.yaml")
 

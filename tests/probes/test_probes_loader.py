@@ -180,7 +180,7 @@ def test_thousands_of_small_files_show_as_opening(
         write_tree(tmp_path / "many", piece, None, 1, f"train_{number:03d}")
     config = load_config(write_config(train=tmp_path / "many")).config
     subject = LoadingSubject.of(config)
-    report = measure_stages(subject, torch.device("cpu"), 80, 20.0, 1)
+    report = measure_stages(subject, torch.device("cpu"), 80, 20.0, 5)
     assert report.dominant == "read"
     assert report.open_us > 0.5 * report.stages["read"].us_per_event
     facts = loading_speed._facts(subject, report, 1.0, facts_of(subject, report, 10.0).epoch)
