@@ -359,7 +359,9 @@ def test_a_told_truth_that_a_file_lacks_is_said_and_a_told_one_that_all_have_is_
     ]
     assert checked.next.partition("   # ")[0].endswith(" --set tasks.energy.enabled=true > config.yaml")
     alone = check(["check-data", "a.root:ev", *words[3:]])
-    assert alone.next.endswith(" --set tasks.energy.enabled=true --set tasks.timing.enabled=true > config.yaml")
+    assert alone.next.partition("   # ")[0].endswith(
+        " --set tasks.energy.enabled=true --set tasks.timing.enabled=true > config.yaml"
+    )
 
 
 def check(words: list[str]) -> engine.checking.DataChecked:
