@@ -10,12 +10,13 @@ import time
 from types import FrameType
 from typing import Final
 
+from xectool.errors.same_press import SAME_PRESS_S
+
 # Ctrl-C, what a batch system ends a job with, what it is usually asked to send some time before, a closed terminal.
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 _EARLY: Final[list[int]] = []
 _LOADER: Final = "<frozen importlib._bootstrap>"
 _AGAIN_S: Final = 0.1
-_SAME_PRESS_S: Final = 1.0  # `timeout -s INT` sends it to the command, and then to its group, which the command is in
 _PRESSED_AT: Final = [-math.inf]
 
 
@@ -59,7 +60,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         again.daemon = True
         again.start()
         return
-    if time.monotonic() - _PRESSED_AT[0] < _SAME_PRESS_S:
+    if time.monotonic() - _PRESSED_AT[0] < SAME_PRESS_S:
         return
     _PRESSED_AT[0] = time.monotonic()
     for other in _ENDING[1:]:  # a batch system sends one to all, and a launcher passes it on

@@ -16,7 +16,7 @@ from typing import Any, Final
 import psutil
 
 from xectool.engine.ranks.outcome import read_outcome
-from xectool.training.process.signals import SAME_PRESS_S
+from xectool.errors.same_press import SAME_PRESS_S
 
 _LOOK_EVERY_S: Final = 1.0  # a look goes through all processes of the machine
 AGAIN_S: Final = 5.0  # a rank that was interrupted twice and stays waits in a call that no signal ends

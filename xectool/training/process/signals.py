@@ -12,9 +12,10 @@ import time
 from types import FrameType, TracebackType
 from typing import Any, Final
 
+from xectool.errors.same_press import SAME_PRESS_S
+
 NO_SIGNAL: Final = 0
 """Stands for a request that came by the control of the run."""
-SAME_PRESS_S: Final = 1.0  # `timeout -s INT` sends it to the command, and then to its group, which the command is in
 _HEARD: Final = (
     b"\nSIGINT: the run saves and ends at the next step; another SIGINT, a second after it, ends it at once, "
     b"without saving\n"
