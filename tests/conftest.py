@@ -111,7 +111,7 @@ def unread_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let command lines be parsed whose files and runs are not there: those in documents and messages."""
     monkeypatch.setattr("xectool.engine.at_hand.read_document", lambda path: None)
     monkeypatch.setattr("xectool.engine.at_hand.recorded_run", lambda word: word)
-    monkeypatch.setattr("xectool.engine.at_hand.present_checkpoint", lambda word, **_: word)
+    monkeypatch.setattr("xectool.engine.at_hand.present_checkpoint", lambda word: word)
 
 
 @pytest.fixture(scope="module", autouse=True)

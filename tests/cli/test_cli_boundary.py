@@ -352,7 +352,31 @@ def test_a_document_may_be_asked_for_before_the_command(capfd: pytest.CaptureFix
     for line in ("--json explain nan", "--json --quiet explain nan", "--json explain -- nan"):
         assert boundary.run(app, line.split()) == errors.EXIT_OK
         assert json.loads(capfd.readouterr().out)["command"] == "explain"
-    assert boundary.run(app, ["--json"]) == errors.EXIT_USER
+
+
+def test_a_document_asked_for_before_the_command_is_no_value_of_an_option_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It stood behind the line: an option there without its value took it, and a file had its name."""
+    monkeypatch.chdir(tmp_path)
+
+    def told(line: str) -> str:
+        assert boundary.run(app, line.split()) == errors.EXIT_USER
+        (found,) = json.loads(capfd.readouterr().out)["findings"]
+        return str(found["problem"])
+
+    assert "'--output' requires an argument" in told("--json predict a.pt val.root --output")
+    assert "'--run-name' requires an argument" in told("--json train config.yaml --run-name")
+    assert "'--set' requires an argument" in told("--json diagnose loader config.yaml --set")
+    assert "No such command 'shwo'" in told("--json config shwo")
+    assert "--bogus" in told("--json --bogus")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["--verbose", "--version"]], ids=" ".join)
+def test_a_document_without_a_command_is_no_unknown_option(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    code, plain = boundary.run(app, words), capfd.readouterr().out
+    assert (boundary.run(app, ["--json", *words]), capfd.readouterr().out) == (code, plain)
 
 
 def test_a_missing_argument_is_filled_in_with_what_lies_here(

@@ -75,6 +75,22 @@ def test_the_line_comes_back_with_the_newest_that_is_there(
         assert Path(changed[0][1].rpartition("=")[2]).resolve() == there.resolve()
 
 
+@pytest.mark.parametrize("argv", [("--resume", "gone/checkpoint_last.pt"), ("--resume", "gone")], ids=" ".join)
+def test_a_resume_is_given_a_run_of_its_kind_from_where_the_configuration_has_its_runs(
+    argv: tuple[str, ...], xectool: Run, files: Path, runs: Path
+) -> None:
+    """The newest of ./artifacts was proposed, whose network was another one, and refused."""
+    for name, kind in (("other", "mae"), ("own", "regressor")):
+        (runs / f"mine/{name}").mkdir(parents=True)
+        (runs / f"mine/{name}/config.yaml").write_text(f"kind: {kind}\n")
+        (runs / f"mine/{name}/checkpoint_last.pt").touch()
+    outcome = xectool("train", files / "config.yaml", *argv, "--set", "checkpoint.save_dir=mine", "--json")
+    (found,) = outcome.document["findings"]
+    assert (outcome.code, found["code"]) == (2, "XT-CKPT-MISSING")
+    assert "mine/own/checkpoint_last.pt" in shlex.split(found["fix"], comments=True)
+    assert "other" not in found["fix"]
+
+
 def test_where_there_is_none_the_list_of_runs_is_named(
     xectool: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

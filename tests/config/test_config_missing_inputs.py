@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from xectool.config.inputs import expand_inputs
-from xectool.config.load import config_from_dict
+from xectool.config.load import config_from_dict, read_config
 from xectool.config.rules.path import path_rules
 from xectool.errors import DataFileError
 from xectool.findings import Finding
@@ -99,6 +99,28 @@ def test_a_name_that_no_file_can_have_is_a_file_that_is_not_there(
     assert item.problem.startswith(f"no files match data.train_path: {spec}")
     with pytest.raises(DataFileError):
         expand_inputs(spec)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "whole"),
+    [
+        ("data.train_path", '"d\\0/x.root"', "d/x.root"),
+        ("data.train_path", '["a.root", "d\\0/x.root"]', "'data.train_path=[a.root, d/x.root]'"),
+        ("data.truth_branches", '{energy: "E\\0"}', "energy: E,"),
+        ("data.cache", '"./c\\0"', "./c"),
+        ("checkpoint.init_from", '"a\\0.pt"', "a.pt"),
+        ("checkpoint.save_dir", '"a\\0/b"', "a/b"),
+        ("mlflow.run_name", '"a\\0"', "a"),
+    ],
+)
+def test_a_name_with_a_null_character_is_refused_before_it_is_looked_for(
+    key: str, text: str, whole: str, place: Path
+) -> None:
+    """YAML can write it, and the system's calls raised an error that was a defect here."""
+    config = place / "config.yaml"
+    config.write_text("kind: regressor\ntasks: {energy: {enabled: true}}\n")
+    (item,) = (item for item in read_config(config, [f"{key}={text}"]).findings if "null character" in item.problem)
+    assert (item.problem.partition(":")[0], whole in item.fix) == (key, True)
 
 
 def test_no_file_is_proposed_that_the_same_key_has(place: Path) -> None:

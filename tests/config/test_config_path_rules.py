@@ -223,6 +223,27 @@ def test_data_whose_directory_was_renamed_are_found_where_one_has_them(
     assert "DIR" in fix("data_moved/sub/train_0.root"), "nothing is beside that directory"
 
 
+def test_the_other_sample_in_a_directory_of_its_own_is_not_where_the_data_went(
+    inputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ``train/`` and ``val/`` the one was proposed for the other, and then refused: it is the other sample."""
+    monkeypatch.chdir(inputs)
+    (inputs / "val").mkdir()
+    (inputs / "val/s.root").write_bytes(b"root")
+
+    def told(path: str) -> tuple[str, str]:
+        (found,) = path_rules(config(inputs, data={"train_path": path, "val_path": path.replace("train/", "val/")}))
+        return found.problem, found.fix
+
+    for path in ("train/s.root", "train/*.root"):
+        problem, fix = told(path)
+        assert "(a relative path begins in the working directory)" in problem
+        assert fix.startswith("xectool explain CFG-38   # DIR is where they lie: ")
+    (inputs / "train_moved").mkdir()
+    (inputs / "train_moved/s.root").write_bytes(b"root")
+    assert told("train/s.root")[1] == "data.train_path: train_moved/s.root"
+
+
 def test_a_relative_input_that_is_not_there_tells_where_it_begins(inputs: Path) -> None:
     (found,) = path_rules(config(inputs, data={"train_path": "no/such.root"}))
     assert "working directory" in found.problem

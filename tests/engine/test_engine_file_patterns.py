@@ -26,6 +26,8 @@ def expanded(line: str) -> list[str]:
         (["it's_1.root", "it's_2.root"], ""),
         (["[x]_1.root", "[x]_2.root"], "'[x]_1.root' '[x]_2.root'"),
         (["a.root", "a.root"], "a.root"),
+        (["-a.root", "b.root"], "./-a.root b.root"),
+        (["-a_1.root", "-a_2.root"], "./-a_*.root"),
     ],
 )
 def test_a_shell_takes_just_the_files_that_are_merged(
@@ -36,9 +38,27 @@ def test_a_shell_takes_just_the_files_that_are_merged(
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).touch()
     line = merging(files)
-    assert expanded(line) == ["hadd", "merged2.root", *dict.fromkeys(files)], "what is there is not written over"
+    given = [f"./{name}" if name.startswith("-") else name for name in dict.fromkeys(files)]
+    assert expanded(line) == ["hadd", "merged2.root", *given], "what is there is not written over"
     assert line.endswith("   # then --set data.train_path=merged2.root")
     assert not typed or f" {typed}   #" in line
+
+
+@pytest.mark.parametrize(
+    ("trees", "setting"),
+    [
+        (set(), "data.train_path=merged.root"),
+        ({"sev"}, "data.train_path=merged.root:sev"),
+        ({"sev", "tree"}, "data.train_path=['merged.root:sev', 'merged.root:tree']"),
+    ],
+)
+def test_the_tree_that_is_read_is_named(
+    trees: set[str], setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The merged file was refused: it has no tree of the name that the configuration has."""
+    monkeypatch.chdir(tmp_path)
+    line, then = merging(["a.root", "b.root"], trees).split("   # then ")
+    assert (line, shlex.split(then)) == ("hadd merged.root a.root b.root", ["--set", setting])
 
 
 def test_more_files_than_a_line_holds_are_read_from_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,8 +48,9 @@ def run(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], None] 
         first: Called before the application.
     """
     render.keep_readable(sys.stdout, sys.stderr)
-    argv = _json_last(_take_verbosity(argv))
+    argv = _take_verbosity(argv)
     output = render.Output(command=_command_of(app, argv), as_json="--json" in argv and not _is_later_rank())
+    argv = _json_in_place(app, argv)
     with steadied() as (stdout, stderr):
         return _delivered(_outcome(app, argv, first, output), output, stdout, stderr)
 
@@ -199,12 +200,16 @@ def _take_verbosity(argv: Sequence[str]) -> list[str]:
     return [word for word in argv[:end] if word not in known] + list(argv[end:])
 
 
-def _json_last(argv: list[str]) -> list[str]:
-    """Return the arguments with a ``--json`` that stands before the command behind it, as one of that."""
-    if argv[:1] != ["--json"] or len(argv) < 2:
+def _json_in_place(app: Callable[..., Any], argv: list[str]) -> list[str]:
+    """Return the arguments with a ``--json`` that stands before the command right behind it, as an option of that."""
+    given = argv[1:]
+    if argv[:1] != ["--json"] or not given:
         return argv
-    end = argv.index("--") if "--" in argv else len(argv)
-    return [*argv[1:end], "--json", *argv[end:]]
+    if given[0].startswith("-"):  # of no command, so that it is answered in its own words
+        return given
+    groups = {group.name for group in getattr(app, "registered_groups", ())}
+    at = 2 if given[0] in groups and given[1:2] and not given[1].startswith("-") else 1
+    return [*given[:at], "--json", *given[at:]]
 
 
 def _interrupted(output: render.Output, argv: Sequence[str]) -> int:

@@ -51,13 +51,6 @@ def checkpoint_word(word: str) -> str:
     return present_checkpoint(word)
 
 
-def resume_word(word: str | None) -> str | None:
-    """Return what a run resumes from, which is there unless it is looked for; called for --resume."""
-    from xectool.engine.at_hand import present_checkpoint
-
-    return word if not word or word == "auto" else present_checkpoint(word, resuming=True)
-
-
 def config_word(word: str | None) -> str | None:
     """Return a configuration that can be read; called for each CONFIG of a command line."""
     from xectool.engine.at_hand import readable_config

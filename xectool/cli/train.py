@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xectool.cli.options import ConfigArgument, DeviceOption, JsonOption, SetOption, parse_count, resume_word
+from xectool.cli.options import ConfigArgument, DeviceOption, JsonOption, SetOption, parse_count
 from xectool.cli.progress import watcher
 from xectool.cli.render import AlreadyShown, Output, table
 from xectool.errors import EXIT_BAD_RESULT, EXIT_INTERRUPTED, EXIT_OK
@@ -35,7 +35,6 @@ def train(
         str | None,
         typer.Option(
             metavar="auto|PATH",
-            callback=resume_word,
             help="Continue: auto (newest sound checkpoint), a checkpoint or a run.",
         ),
     ] = None,
@@ -55,6 +54,9 @@ def train(
     json: JsonOption = False,
 ) -> None:
     """Train a model on ROOT files, with checkpoints, tracking, predictions and plots."""
+    from xectool.engine.at_hand import require_resumed
+
+    require_resumed(resume, config, set_ or ())
     from xectool import engine
 
     recent: list[str] = []

@@ -53,14 +53,18 @@ class Sample:
         """
         kept = ""
         for path, text in inputs:
-            places = self._places_of(text)
-            if not self._places.isdisjoint(places):
-                continue
-            if self._data.allow_overlap or other._places.isdisjoint(places):
-                self._places |= places
+            if self.may_have(text, other):
+                self._places |= self._places_of(text)
                 return Chosen(path, text, kept)
-            kept = kept or text
+            if self._places.isdisjoint(self._places_of(text)):
+                kept = kept or text
         return Chosen(None, "", kept)
+
+    def may_have(self, text: str, other: Sample) -> bool:
+        """Return whether an input has no file of this sample, nor of the other one where that may not share them."""
+        places = self._places_of(text)
+        shares = self._data.allow_overlap or other._places.isdisjoint(places)
+        return shares and self._places.isdisjoint(places)
 
     def _places_of(self, text: str) -> set[Place]:
         try:
@@ -76,14 +80,21 @@ def second_file(key: str, wanted: Path) -> str:
     return f"{first if is_file else 'xectool explain CFG-37   #'} name another one: --set {key}=PATH"
 
 
-def inputs_beside(path: Path, *, is_list: bool = False) -> Iterator[Path]:
-    """Yield what may be meant by an input that does not exist, the likeliest first: in its directory, then here."""
+def inputs_beside(path: Path, is_free: Callable[[Path], bool], *, is_list: bool = False) -> Iterator[Path]:
+    """Yield what may be meant by an input that does not exist, the likeliest first: in its directory, then here.
+
+    Args:
+        path: Where it was looked for.
+        is_free: Whether it may be meant by its name alone: what a sample has is meant by that already.
+        is_list: Whether it is a list of files.
+    """
+    fits = _is_list if is_list else _holds_inputs
     series = None if is_list else _series_beside(path)
     if series is not None:
         yield series
     yield from _near(path, _is_list if is_list else _holds_root_files)
-    yield from _moved_here(path, _is_list if is_list else _holds_inputs)
-    yield from _renamed(path, _is_list if is_list else _holds_inputs)
+    yield from _moved_here(path, fits)
+    yield from _renamed(path, lambda other: fits(other) and is_free(other))
 
 
 def _moved_here(path: Path, fits: Callable[[Path], bool]) -> Iterator[Path]:

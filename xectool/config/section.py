@@ -6,7 +6,7 @@ import math
 import re
 from typing import Annotated, Any, TypedDict, Unpack
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -52,6 +52,22 @@ class Section(BaseModel):
     """Abstract base of all sections."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=False)
+
+    @field_validator("*")
+    @classmethod
+    def _can_be_named(cls, value: object) -> object:
+        """Refuse what no file, tree or branch can be called: the system's calls raise an error of their own at it."""
+        if (whole := _without_null(value)) != value:
+            raise refuse(f"a null character, which no name can have, in {value!r}", whole)
+        return value
+
+
+def _without_null(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\0", "")
+    if isinstance(value, tuple | list):
+        return type(value)(map(_without_null, value))
+    return {key: _without_null(part) for key, part in value.items()} if isinstance(value, dict) else value
 
 
 def describe(value: object) -> str:

@@ -60,16 +60,36 @@ def recorded_run(word: str) -> str:
     return found
 
 
-def present_checkpoint(word: str, *, resuming: bool = False) -> str:
-    """Return the name of a checkpoint, or of a run to resume, before what reads it is imported, which takes seconds.
+def present_checkpoint(word: str) -> str:
+    """Return the name of a checkpoint before what reads it is imported, which takes seconds.
 
     Raises:
         CheckpointError: Nothing is there.
     """
     path = Path(word).expanduser()
     if not os.path.exists(path):
-        raise missing_checkpoint(path, resuming=resuming)
+        raise missing_checkpoint(path)
     return word
+
+
+def require_resumed(word: str | None, config: str, overrides: Sequence[str]) -> None:
+    """Look for what a run is to go on from, before what trains is imported, which takes seconds.
+
+    Args:
+        word: A checkpoint or the directory of a run; None, or ``auto``, is looked for by the training.
+        config: The configuration, which tells the kind of network and where its runs are.
+        overrides: Settings that replace its keys.
+
+    Raises:
+        CheckpointError: Nothing is there.
+        ConfigError: The configuration is not valid either.
+    """
+    if not word or word == "auto" or os.path.exists(path := Path(word).expanduser()):
+        return
+    from xectool.config.load import load_config
+
+    told = load_config(config, overrides).config
+    raise missing_checkpoint(path, resuming=True, kind=told.kind, runs=Path(told.checkpoint.save_dir).expanduser())
 
 
 def readable_config(word: str) -> str:

@@ -38,6 +38,7 @@ from xectool.training.process.progress import NullObserver, Observer
 
 VARIANTS = ("raw", "neighbour", "inpainted")
 _WITHOUT_INPAINTER = VARIANTS[:2]
+_OR_INPAINTED = "   # or with a checkpoint of a run of kind inpainter: --inpainter CKPT"
 SIGMAS: Final = 3.0
 """Errors by which a difference of the same events is told as one."""
 FEWEST_EVENTS: Final = 10
@@ -144,7 +145,7 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
     watching = observer or NullObserver()
     check_options(weights, batch_size, max_events)
     check_hops(hops)
-    _check_names(variants)
+    _check_names(variants, inpainter, hops)
     _check_options_of(variants, inpainter, hops)
     reach = (hops or DEFAULT_HOPS) if "neighbour" in variants else None
     loaded = _load_regressor(model, weights, device, names)
@@ -194,24 +195,26 @@ def _no_truth(loaded: LoadedModel, source: EventSource) -> DataUnusable:
     )
 
 
-def _meant(variants: Sequence[str]) -> list[str]:
-    """Return the variants that were asked for, each by its nearest name; those without an inpainter where none is."""
-    near = (nearest(name, VARIANTS, 1) for name in variants)
-    named = list(dict.fromkeys(name for names in near for name in names))
-    return named if len(named) > 1 else list(_WITHOUT_INPAINTER)
+def _meant(variants: Sequence[str], inpainter: str | Path | None, hops: int | None) -> str:
+    """Return the option with the variants that were asked for by nearly their names, or by another option."""
+    near = [name for given in variants for name in nearest(given, VARIANTS, 1)]
+    asked = ["neighbour"] * (hops is not None) + ["inpainted"] * (inpainter is not None)
+    named = [*(name for name in near if name != "inpainted" or inpainter is not None), *asked]
+    meant = dict.fromkeys(named if len(set(named)) > 1 else [*_WITHOUT_INPAINTER, *asked])
+    return f"--compare {','.join(meant)}{_OR_INPAINTED if 'inpainted' in {*near} - {*meant} else ''}"
 
 
-def _check_names(variants: Sequence[str]) -> None:
+def _check_names(variants: Sequence[str], inpainter: str | Path | None, hops: int | None) -> None:
     for name in variants:
         if name not in VARIANTS:
             hint = did_you_mean(name, VARIANTS)
             problem = f"unknown variant '{name}'" + (f", {hint}" if hint else "")
-            raise UsageError(problem, where="--compare", fix=f"--compare {','.join(_meant(variants))}")
+            raise UsageError(problem, where="--compare", fix=_meant(variants, inpainter, hops))
     if len(set(variants)) != len(variants) or len(variants) < 2:
         raise UsageError(
             f"{', '.join(variants) or 'nothing'}: a comparison needs two different variants or three",
             where="--compare",
-            fix=f"--compare {','.join(_WITHOUT_INPAINTER)}",
+            fix=_meant(variants, inpainter, hops),
         )
 
 
@@ -228,7 +231,7 @@ def _check_options_of(variants: Sequence[str], inpainter: str | Path | None, hop
         raise UsageError(
             "the variant 'inpainted' needs an inpainter",
             where="--compare",
-            fix=f"--compare {','.join(rest)}   # or with a checkpoint of a run of kind inpainter: --inpainter CKPT",
+            fix=f"--compare {','.join(rest)}{_OR_INPAINTED}",
         )
     if "inpainted" not in variants and inpainter is not None:
         raise UsageError(

@@ -6,9 +6,11 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
+from xectool.config.inputs import input_name
+from xectool.config.serialize import inline_yaml
 from xectool.errors import in_shell
 
 _PLAIN: Final = re.compile(r"[\w./:*+-]+")
@@ -43,17 +45,24 @@ def free_name(stem: str, suffix: str) -> str:
     return next(name for number in numbers if not os.path.lexists(name := f"{stem}{number}{suffix}"))
 
 
-def merging(files: Sequence[str]) -> str:
+def merging(files: Sequence[str], trees: Collection[str] = ()) -> str:
     """Return the line that makes one file of many, and says what reads it then.
 
     The shell expands the patterns of it, so one of other than plain letters gives way to the names of the files. A
     line too long to be read takes them from a list.
+
+    Args:
+        files: Paths of the files.
+        trees: Names of the trees that are read of them, where it is not the one of the configuration alone.
     """
     once = list(dict.fromkeys(files))
     short = patterns(once)
-    inputs = " ".join(short if all(map(_PLAIN.fullmatch, short)) else map(in_shell, once))
+    words = short if all(map(_PLAIN.fullmatch, short)) else list(map(in_shell, once))
+    inputs = " ".join(f"./{word}" if word.startswith("-") else word for word in words)
     merged, names = free_name("merged", ".root"), free_name("files", ".txt")
-    said, told = f"then --set data.train_path={merged}", ""
+    names_of_it = [input_name(merged, tree) for tree in sorted(trees)] or [merged]
+    value = names_of_it[0] if len(names_of_it) == 1 else inline_yaml(names_of_it)
+    said, told = f"then --set {in_shell(f'data.train_path={value}')}", ""
     if len(inputs) > _LONGEST:
         inputs, told = f"@{names}", f"{names}: the {len(once)} files, one a line; "
     return f"hadd {merged} {inputs}   # {told}{said}"

@@ -93,8 +93,12 @@ class InputsExist(Rule[Start]):
             problem = f"{key}: {spec} is read as one name, several files are a list"
             return _Looked((self.error(key, problem),), tuple(several))
         (wanted, tree), listed, (sample, other) = named, "@" if spec.startswith("@") else "", samples
-        inputs = ((path, listed + input_name(str(path), tree)) for path in inputs_beside(wanted, is_list=bool(listed)))
-        chosen = sample.choose(inputs, other)
+
+        def named_so(path: Path) -> str:
+            return listed + input_name(str(path), tree)
+
+        near = inputs_beside(wanted, lambda path: sample.may_have(named_so(path), other), is_list=bool(listed))
+        chosen = sample.choose(((path, named_so(path)) for path in near), other)
         if (meant := chosen.path) is not None:
             hint = f"did you mean '{meant.name if meant.parent == wanted.parent else meant}'?"
             return _Looked((self.error(key, f"no files match {key}: {spec}, {hint}"),), (chosen.text,))

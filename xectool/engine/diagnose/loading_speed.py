@@ -186,8 +186,14 @@ def _facts(subject: LoadingSubject, stages: StageReport, cached: float, epoch: E
         whole_basket_chunk=whole_basket_chunk(subject),
         memory_bytes=available_memory(),
         example=next(file.path for file in subject.source.files if file.num_entries),
-        merging=merging([file.path for file in subject.source.files]),
+        merging=merging([file.path for file in subject.source.files], _other_trees(subject)),
     )
+
+
+def _other_trees(subject: LoadingSubject) -> set[str]:
+    """Return the trees that are read; none where that is the one of ``data.tree_name`` alone."""
+    trees = {file.tree for file in subject.source.files}
+    return trees if trees != {subject.config.data.tree_name} else set()
 
 
 def _copying(subject: LoadingSubject, file: Path, overrides: Sequence[str]) -> str:

@@ -58,7 +58,7 @@ def choose_place(config: RunConfig, resume: str | None) -> RunPlace:
             fix=f"--run-name {run_name(name, root=root)}",
         )
     if resume and resume != AUTO:
-        place = _resume_from(Path(resume).expanduser(), root / name if name else None)
+        place = _resume_from(Path(resume).expanduser(), root / name if name else None, config)
         return _noted(place if config.checkpoint.overwrite else _require_own_or_free(place))
     directory = root / name if name else _unnamed(root, config.kind, resume == AUTO)
     if resume == AUTO:
@@ -92,7 +92,7 @@ def _resume_newest(directory: Path) -> RunPlace:
     return RunPlace(directory, checkpoint, path, (*notes, f"continuing from {path}"))
 
 
-def _resume_from(path: Path, directory: Path | None) -> RunPlace:
+def _resume_from(path: Path, directory: Path | None, config: RunConfig) -> RunPlace:
     if path.is_dir():
         place = _resume_newest(path)
         if place.checkpoint is None:
@@ -103,7 +103,8 @@ def _resume_from(path: Path, directory: Path | None) -> RunPlace:
             )
         return RunPlace(directory or path, place.checkpoint, place.checkpoint_path, place.notes)
     if not path.exists():
-        raise missing_checkpoint(path, resuming=True)
+        runs = Path(config.checkpoint.save_dir).expanduser()
+        raise missing_checkpoint(path, resuming=True, kind=config.kind, runs=runs)
     checkpoint = store.load(path)
     return RunPlace(directory or path.parent, checkpoint, path, (f"continuing from {path}",))
 
