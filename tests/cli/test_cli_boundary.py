@@ -370,6 +370,9 @@ def test_a_document_asked_for_before_the_command_is_no_value_of_an_option_there(
     assert "'--set' requires an argument" in told("--json diagnose loader config.yaml --set")
     assert "No such command 'shwo'" in told("--json config shwo")
     assert "--bogus" in told("--json --bogus")
+    assert "No such option: --json" in told("--json -- explain nan"), "not taken silently"
+    for line in ("runs --root mine compare a b", "runs compare --root mine a b"):
+        assert "there is no such directory" in told(f"--json {line}")
     assert list(tmp_path.iterdir()) == []
 
 

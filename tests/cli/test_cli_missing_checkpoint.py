@@ -55,6 +55,7 @@ def test_the_line_comes_back_with_the_newest_that_is_there(
     argv: tuple[str, ...], xectool: Run, files: Path, runs: Path
 ) -> None:
     argv = tuple({"CONFIG": f"{files}/config.yaml", "VAL": f"{files}/val.root"}.get(word, word) for word in argv)
+    argv += ("--set", "mlflow.run_name=fresh") if argv[0] in ("train", "submit") else ()
     outcome = xectool(*argv, "--json")
     assert outcome.code == 2
     (found,) = [item for item in outcome.document["findings"] if "no such checkpoint" in item["problem"]]
@@ -89,6 +90,51 @@ def test_a_resume_is_given_a_run_of_its_kind_from_where_the_configuration_has_it
     assert (outcome.code, found["code"]) == (2, "XT-CKPT-MISSING")
     assert "mine/own/checkpoint_last.pt" in shlex.split(found["fix"], comments=True)
     assert "other" not in found["fix"]
+
+
+@pytest.mark.parametrize("named", ["artifacts/first/checkpoint_lst.pt", "artifacts/frst/checkpoint_last.pt", "gone.pt"])
+def test_a_near_name_of_another_kind_hides_no_run_that_can_go_on(
+    named: str, xectool: Run, files: Path, runs: Path
+) -> None:
+    """What was near was looked at alone, refused for its kind, and nothing was left."""
+    (runs / "artifacts/first/config.yaml").write_text("kind: mae\n")
+    line = ("train", files / "config.yaml", "--run-name", "fresh", "--set", "checkpoint.save_dir=artifacts")
+    (found,) = xectool(*line, "--resume", named, "--json").document["findings"]
+    assert "artifacts/new one/checkpoint_best.pt" in shlex.split(found["fix"], comments=True)
+
+
+@pytest.mark.parametrize("given", [(), ("--set", "checkpoint.overwrite=true"), ("--run-name", "fresh")], ids=" ".join)
+def test_the_run_of_the_name_that_is_asked_for_goes_on_where_it_has_begun(
+    given: tuple[str, ...], xectool: Run, files: Path, runs: Path
+) -> None:
+    """The newest was proposed, and refused: the directory held the checkpoints of another run."""
+    line = ("train", files / "config.yaml", "--resume", "gone.pt", "--set", "checkpoint.save_dir=artifacts", *given)
+    (found,) = xectool(*line, "--json").document["findings"]
+    proposed = shlex.split(found["fix"], comments=True)[4]
+    assert proposed == f"artifacts/{'new one/checkpoint_best' if given else 'first/checkpoint_last'}.pt"
+
+
+def test_where_no_run_can_go_on_those_of_the_configuration_are_listed(xectool: Run, files: Path, runs: Path) -> None:
+    (runs / "mine").mkdir()
+    line = ("train", files / "config.yaml", "--resume", "gone.pt", "--set", "checkpoint.save_dir=mine", "--json")
+    (found,) = xectool(*line).document["findings"]
+    assert found["fix"] == "xectool runs --root mine   # lists them"
+
+
+def test_the_name_of_a_run_is_no_checkpoint_that_was_meant(xectool: Run, files: Path, runs: Path) -> None:
+    """Both words of the line became the path, which is no name."""
+    line = (
+        "train",
+        files / "config.yaml",
+        "--run-name",
+        "gone",
+        "--resume",
+        "gone",
+        "--set=checkpoint.save_dir=artifacts",
+    )
+    (found,) = xectool(*line, "--json").document["findings"]
+    words = shlex.split(found["fix"], comments=True)
+    assert words[3:7] == ["--run-name", "gone", "--resume", "artifacts/new one/checkpoint_best.pt"]
 
 
 def test_where_there_is_none_the_list_of_runs_is_named(

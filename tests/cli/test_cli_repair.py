@@ -368,6 +368,7 @@ def nonsense(options: str, fix: str) -> Any:
         nonsense("INP --repair VAL", "--repair "),
         nonsense("INP --repair r.root --hops 2", "leave out --hops"),
         nonsense("REG --compare raw,inpainted --inpainter INP --hops 2", "--compare raw,inpainted,neighbour"),
+        nonsense("REG --compare raw,inpainted --hops 2", "--compare raw,neighbour   # or with a checkpoint"),
         nonsense("REG --hops 2", "--compare raw,neighbour --hops 2"),
         nonsense("INP --hops 5", "--hops 1"),
     ],

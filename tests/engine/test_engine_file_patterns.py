@@ -49,6 +49,7 @@ def test_a_shell_takes_just_the_files_that_are_merged(
     [
         (set(), "data.train_path=merged.root"),
         ({"sev"}, "data.train_path=merged.root:sev"),
+        ({"a #b"}, "data.train_path='merged.root:a #b'"),
         ({"sev", "tree"}, "data.train_path=['merged.root:sev', 'merged.root:tree']"),
     ],
 )

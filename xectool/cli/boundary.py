@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TextIO, cast
 
 from typer.exceptions import Abort, TyperException
+from typer.main import get_command_name
 
 from xectool.cli import render, signals
 from xectool.cli.other_sample import with_the_other_sample
@@ -203,13 +204,25 @@ def _take_verbosity(argv: Sequence[str]) -> list[str]:
 def _json_in_place(app: Callable[..., Any], argv: list[str]) -> list[str]:
     """Return the arguments with a ``--json`` that stands before the command right behind it, as an option of that."""
     given = argv[1:]
-    if argv[:1] != ["--json"] or not given:
+    if argv[:1] != ["--json"] or given[:1] in ([], ["--"]):
         return argv
     if given[0].startswith("-"):  # of no command, so that it is answered in its own words
         return given
-    groups = {group.name for group in getattr(app, "registered_groups", ())}
-    at = 2 if given[0] in groups and given[1:2] and not given[1].startswith("-") else 1
+    at = _last_of_command(app, given) + 1
     return [*given[:at], "--json", *given[at:]]
+
+
+def _last_of_command(app: Callable[..., Any], words: Sequence[str]) -> int:
+    """Return which word ends the name of the command: options of a group, each with its value, may stand within."""
+    groups = {group.name: group.typer_instance for group in getattr(app, "registered_groups", ())}
+    if words[0] not in groups:
+        return 0
+    known = {
+        command.name or get_command_name(command.callback.__name__) for command in groups[words[0]].registered_commands
+    }
+    named = (at for at in range(1, len(words)) if words[at] in known and not words[at - 1].startswith("-"))
+    misspelt = 1 if words[1:2] and not words[1].startswith("-") else 0
+    return next(named, misspelt)
 
 
 def _interrupted(output: render.Output, argv: Sequence[str]) -> int:

@@ -56,7 +56,7 @@ def train(
     """Train a model on ROOT files, with checkpoints, tracking, predictions and plots."""
     from xectool.engine.at_hand import require_resumed
 
-    require_resumed(resume, config, set_ or ())
+    require_resumed(resume, config, set_ or (), run_name)
     from xectool import engine
 
     recent: list[str] = []

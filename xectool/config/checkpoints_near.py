@@ -8,10 +8,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from xectool.config.document import CONFIG_FILE
 from xectool.errors import nearest
+
+if TYPE_CHECKING:
+    from xectool.config.root import RunConfig
 
 ENDINGS: Final = (".pt", ".pth", ".safetensors")
 _EXPORTS: Final = (".onnx", ".torchscript", ".pt2")  # looked for where one is meant
@@ -35,7 +38,10 @@ def checkpoints_near(
         fits: Whether one can be used.
     """
     endings = (*ENDINGS, path.suffix) if path.suffix in _EXPORTS else ENDINGS
-    likely, same = _mistyped(path, endings), _newest_first(path.parent / name for name in _names(path.parent, endings))
+    likely, same = (
+        list(filter(fits, _mistyped(path, endings))),
+        _newest_first(path.parent / name for name in _names(path.parent, endings)),
+    )
     elsewhere = iter(()) if likely else _of_runs(path, also)
     return list(itertools.islice(filter(fits, _once(itertools.chain(likely, same, elsewhere))), SHOWN))
 
@@ -48,6 +54,24 @@ def may_be_resumed(path: Path, kind: str = "") -> bool:
         kind: Of network; the configuration beside a checkpoint tells one of another kind.
     """
     return path.suffix in (".pt", ".pth") and (not kind or _kind_beside(path) in ("", kind))
+
+
+def resumable(config: RunConfig) -> Callable[[Path], bool]:
+    """Return whether a run of a configuration may go on from a file: only from its own where its directory has some."""
+    own = own_directory(config)
+    held = own is not None and not config.checkpoint.overwrite and any(map(_is_ours, _names(own, ENDINGS)))
+
+    def fits(path: Path) -> bool:
+        is_own = own is not None and os.path.realpath(path.parent) == os.path.realpath(own)
+        return may_be_resumed(path, config.kind) and (is_own or not held)
+
+    return fits
+
+
+def own_directory(config: RunConfig) -> Path | None:
+    """Return the directory of the run that a configuration names; None where it names none."""
+    name = config.mlflow.run_name
+    return None if name is None else Path(config.checkpoint.save_dir).expanduser() / name
 
 
 def _kind_beside(path: Path) -> str:

@@ -58,7 +58,7 @@ class Section(BaseModel):
     def _can_be_named(cls, value: object) -> object:
         """Refuse what no file, tree or branch can be called: the system's calls raise an error of their own at it."""
         if (whole := _without_null(value)) != value:
-            raise refuse(f"a null character, which no name can have, in {value!r}", whole)
+            raise refuse(f"a null character, which no name can have, in {value!r}", whole or None)
         return value
 
 

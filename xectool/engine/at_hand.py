@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -72,13 +74,14 @@ def present_checkpoint(word: str) -> str:
     return word
 
 
-def require_resumed(word: str | None, config: str, overrides: Sequence[str]) -> None:
+def require_resumed(word: str | None, config: str, overrides: Sequence[str], run_name: str | None) -> None:
     """Look for what a run is to go on from, before what trains is imported, which takes seconds.
 
     Args:
         word: A checkpoint or the directory of a run; None, or ``auto``, is looked for by the training.
         config: The configuration, which tells the kind of network and where its runs are.
         overrides: Settings that replace its keys.
+        run_name: Name of the run; that of the configuration by default.
 
     Raises:
         CheckpointError: Nothing is there.
@@ -88,8 +91,8 @@ def require_resumed(word: str | None, config: str, overrides: Sequence[str]) -> 
         return
     from xectool.config.load import load_config
 
-    told = load_config(config, overrides).config
-    raise missing_checkpoint(path, resuming=True, kind=told.kind, runs=Path(told.checkpoint.save_dir).expanduser())
+    named = [f"mlflow.run_name={json.dumps(run_name)}"] if run_name else []
+    raise missing_checkpoint(path, resuming=load_config(config, [*overrides, *named]).config)
 
 
 def readable_config(word: str) -> str:
@@ -122,7 +125,7 @@ def renamed(error: Misnamed, argv: Sequence[str]) -> str:
         error: The refusal.
         argv: Arguments without the program name.
     """
-    words = [_meant(error.meant, word) for word in argv]
+    words = [_meant(error.meant, word) if before != "--run-name" else word for before, word in pairwise(("", *argv))]
     return f"{shlex.join(['xectool', *words])}{error.remark}" if words != list(argv) else error.fix
 
 

@@ -223,21 +223,19 @@ def _check_options_of(variants: Sequence[str], inpainter: str | Path | None, hop
         raise UsageError(
             f"{hops} hops have no effect: 'neighbour' is not compared",
             where="--hops",
-            fix=f"--compare {','.join([*variants, 'neighbour'])}",
+            fix=_meant(variants, inpainter, hops),
         )
     if "inpainted" in variants and inpainter is None:
-        rest = [name for name in variants if name != "inpainted"]
-        rest = rest if len(rest) > 1 else list(_WITHOUT_INPAINTER)
         raise UsageError(
             "the variant 'inpainted' needs an inpainter",
             where="--compare",
-            fix=f"--compare {','.join(rest)}{_OR_INPAINTED}",
+            fix=_meant(variants, inpainter, hops),
         )
     if "inpainted" not in variants and inpainter is not None:
         raise UsageError(
             f"the inpainter {inpainter} has no effect: 'inpainted' is not compared",
             where="--inpainter",
-            fix=f"--compare {','.join([*variants, 'inpainted'])}",
+            fix=_meant(variants, inpainter, hops),
         )
 
 

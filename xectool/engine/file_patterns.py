@@ -61,7 +61,7 @@ def merging(files: Sequence[str], trees: Collection[str] = ()) -> str:
     inputs = " ".join(f"./{word}" if word.startswith("-") else word for word in words)
     merged, names = free_name("merged", ".root"), free_name("files", ".txt")
     names_of_it = [input_name(merged, tree) for tree in sorted(trees)] or [merged]
-    value = names_of_it[0] if len(names_of_it) == 1 else inline_yaml(names_of_it)
+    value = inline_yaml(names_of_it[0] if len(names_of_it) == 1 else names_of_it)
     said, told = f"then --set {in_shell(f'data.train_path={value}')}", ""
     if len(inputs) > _LONGEST:
         inputs, told = f"@{names}", f"{names}: the {len(once)} files, one a line; "

@@ -7,10 +7,9 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
-from xectool.config.checkpoints_near import alternatives, checkpoints_near, hint_of, may_be_resumed
+from xectool.config.checkpoints_near import alternatives, checkpoints_near, hint_of, own_directory, resumable
 from xectool.config.inputs import expand_inputs, place_of, split_tree
 from xectool.config.inputs_near import nearest_beside
 from xectool.config.root import RunConfig
@@ -68,7 +67,7 @@ class StartingCheckpointExists(Rule[Start]):
 
     def _missing(self, config: RunConfig, key: str, spec: str, path: Path, *, frozen: bool) -> Finding:
         runs = Path(config.checkpoint.save_dir).expanduser()
-        fits = partial(may_be_resumed, kind=config.kind) if key.endswith("resume_from") else os.path.isfile
+        fits = resumable(config) if key.endswith("resume_from") else os.path.isfile
         there = checkpoints_near(path, also=[runs], fits=lambda other: fits(other) and not is_torchscript(other))
         more = alternatives(there) if there else "   # starts from new weights"
         fix = f"{key}: {inline_yaml(str(there[0]) if there else None)}{more}"
@@ -107,10 +106,9 @@ class RunDirectoryIsFree(Rule[Start]):
 
     def check(self, facts: Start) -> Iterator[Finding]:
         """Yield an error for a directory that holds a run."""
-        checkpoint, run_name = facts.config.checkpoint, facts.config.mlflow.run_name
-        if run_name is None or checkpoint.overwrite or checkpoint.resume_from or facts.resuming:
+        checkpoint, directory = facts.config.checkpoint, own_directory(facts.config)
+        if directory is None or checkpoint.overwrite or checkpoint.resume_from or facts.resuming:
             return
-        directory = Path(checkpoint.save_dir).expanduser() / run_name
         held: list[str] = []
         with suppress(OSError):  # it is not there, or may not be listed, which is told where it is to be written
             held = os.listdir(directory)

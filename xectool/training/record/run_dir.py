@@ -103,8 +103,7 @@ def _resume_from(path: Path, directory: Path | None, config: RunConfig) -> RunPl
             )
         return RunPlace(directory or path, place.checkpoint, place.checkpoint_path, place.notes)
     if not path.exists():
-        runs = Path(config.checkpoint.save_dir).expanduser()
-        raise missing_checkpoint(path, resuming=True, kind=config.kind, runs=runs)
+        raise missing_checkpoint(path, resuming=config)
     checkpoint = store.load(path)
     return RunPlace(directory or path.parent, checkpoint, path, (f"continuing from {path}",))
 
