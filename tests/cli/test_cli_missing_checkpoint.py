@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xectool.checkpoint.missing import missing_checkpoint
+from xectool.config.load import config_from_dict
+from xectool.runlog.run_dirs import LISTING
 
 Run = Callable[..., Any]
 
@@ -121,20 +124,47 @@ def test_where_no_run_can_go_on_those_of_the_configuration_are_listed(xectool: R
     assert found["fix"] == "xectool runs --root mine   # lists them"
 
 
-def test_the_name_of_a_run_is_no_checkpoint_that_was_meant(xectool: Run, files: Path, runs: Path) -> None:
+@pytest.mark.parametrize(
+    "named", [("--run-name", "gone"), ("--run-name=gone",), ("--set", "mlflow.run_name=gone")], ids=" ".join
+)
+def test_the_name_of_a_run_is_no_checkpoint_that_was_meant(
+    named: tuple[str, ...], xectool: Run, files: Path, runs: Path
+) -> None:
     """Both words of the line became the path, which is no name."""
-    line = (
-        "train",
-        files / "config.yaml",
-        "--run-name",
-        "gone",
-        "--resume",
-        "gone",
-        "--set=checkpoint.save_dir=artifacts",
-    )
-    (found,) = xectool(*line, "--json").document["findings"]
-    words = shlex.split(found["fix"], comments=True)
-    assert words[3:7] == ["--run-name", "gone", "--resume", "artifacts/new one/checkpoint_best.pt"]
+    line = ["train", str(files / "config.yaml"), *named, "--set=checkpoint.save_dir=artifacts", "--resume"]
+    (found,) = xectool(*line, "gone", "--json").document["findings"]
+    proposed = shlex.split(found["fix"], comments=True)
+    assert proposed == ["xectool", *line, "artifacts/new one/checkpoint_best.pt", "--json"]
+
+
+def test_what_an_export_left_in_the_directory_of_a_run_is_no_run_there(xectool: Run, files: Path, runs: Path) -> None:
+    (runs / "artifacts/mine").mkdir()
+    (runs / "artifacts/mine/checkpoint_best.safetensors").touch()
+    line = ("train", files / "config.yaml", "--run-name", "mine", "--set", "checkpoint.save_dir=artifacts")
+    (found,) = xectool(*line, "--resume", "gone.pt", "--json").document["findings"]
+    assert "artifacts/new one/checkpoint_best.pt" in shlex.split(found["fix"], comments=True)
+
+
+def test_a_name_of_any_letters_is_told_of(xectool: Run, files: Path, runs: Path) -> None:
+    """YAML took half of a letter from what was written for it, and no file can be named so."""
+    for more in (("--resume", "gone.pt"), ("--dry-run",)):
+        outcome = xectool("train", files / "config.yaml", "--run-name", "run\U0001f600", *more, "--json")
+        assert outcome.code == 2
+        assert outcome.document["findings"][0]["code"] in ("XT-CKPT-MISSING", "XT-USAGE")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_runs_that_may_not_be_looked_at_are_no_defect(tmp_path: Path) -> None:
+    (tmp_path / "shut/runs").mkdir(parents=True)
+    (tmp_path / "shut").chmod(0o600)
+    values = {"kind": "regressor", "tasks": {"energy": {"enabled": True}}}
+    config = config_from_dict({**values, "checkpoint": {"save_dir": str(tmp_path / "shut/runs")}}, "x")
+    os.seteuid(65534)
+    try:
+        told = missing_checkpoint(Path("/nowhere/gone.pt"), resuming=config)
+    finally:
+        os.seteuid(0)
+    assert (told.problem, told.fix) == ("no such checkpoint", LISTING)
 
 
 def test_where_there_is_none_the_list_of_runs_is_named(

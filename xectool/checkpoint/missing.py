@@ -32,7 +32,7 @@ def missing_checkpoint(path: Path, *, resuming: RunConfig | None = None) -> Misn
         found = checkpoints_near(path, also=[runs], fits=resumable(resuming) if resuming else Path.is_file)
         problem = f"no such checkpoint{hint_of(path, found)}"
     more = alternatives(found)
-    listing = f"xectool runs --root {in_shell(runs)}   # lists them" if resuming and runs.is_dir() else LISTING
+    listing = f"xectool runs --root {in_shell(runs)}   # lists them" if resuming and os.path.isdir(runs) else LISTING
     fix = f"{in_shell(found[0])}{more}" if found else listing
     refusal = MisnamedCheckpoint(problem, where=str(path), fix=fix, code="XT-CKPT-MISSING")
     refusal.meant = {str(path): str(found[0])} if found else {}

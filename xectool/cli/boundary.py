@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TextIO, cast
 
 from typer.exceptions import Abort, TyperException
-from typer.main import get_command_name
 
 from xectool.cli import render, signals
 from xectool.cli.other_sample import with_the_other_sample
@@ -50,8 +49,10 @@ def run(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], None] 
     """
     render.keep_readable(sys.stdout, sys.stderr)
     argv = _take_verbosity(argv)
+    render.ASKED_FIRST.set(argv[:1] == ["--json"] and len(argv) > 1)
     output = render.Output(command=_command_of(app, argv), as_json="--json" in argv and not _is_later_rank())
-    argv = _json_in_place(app, argv)
+    if render.ASKED_FIRST.get():  # each command is told so in place of its own option
+        argv = argv[1:]
     with steadied() as (stdout, stderr):
         return _delivered(_outcome(app, argv, first, output), output, stdout, stderr)
 
@@ -199,30 +200,6 @@ def _take_verbosity(argv: Sequence[str]) -> list[str]:
         logging.getLogger("xectool").addHandler(shown)
         logging.getLogger("xectool").setLevel(logging.INFO)
     return [word for word in argv[:end] if word not in known] + list(argv[end:])
-
-
-def _json_in_place(app: Callable[..., Any], argv: list[str]) -> list[str]:
-    """Return the arguments with a ``--json`` that stands before the command right behind it, as an option of that."""
-    given = argv[1:]
-    if argv[:1] != ["--json"] or given[:1] in ([], ["--"]):
-        return argv
-    if given[0].startswith("-"):  # of no command, so that it is answered in its own words
-        return given
-    at = _last_of_command(app, given) + 1
-    return [*given[:at], "--json", *given[at:]]
-
-
-def _last_of_command(app: Callable[..., Any], words: Sequence[str]) -> int:
-    """Return which word ends the name of the command: options of a group, each with its value, may stand within."""
-    groups = {group.name: group.typer_instance for group in getattr(app, "registered_groups", ())}
-    if words[0] not in groups:
-        return 0
-    known = {
-        command.name or get_command_name(command.callback.__name__) for command in groups[words[0]].registered_commands
-    }
-    named = (at for at in range(1, len(words)) if words[at] in known and not words[at - 1].startswith("-"))
-    misspelt = 1 if words[1:2] and not words[1].startswith("-") else 0
-    return next(named, misspelt)
 
 
 def _interrupted(output: render.Output, argv: Sequence[str]) -> int:

@@ -42,6 +42,7 @@ class Verbosity(Enum):
 
 
 VERBOSITY: ContextVar[Verbosity] = ContextVar("verbosity", default=Verbosity.NORMAL)
+ASKED_FIRST: ContextVar[bool] = ContextVar("asked_first", default=False)  # for a document, before the command
 
 
 class AlreadyShown(Exception):

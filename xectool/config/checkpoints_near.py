@@ -59,7 +59,11 @@ def may_be_resumed(path: Path, kind: str = "") -> bool:
 def resumable(config: RunConfig) -> Callable[[Path], bool]:
     """Return whether a run of a configuration may go on from a file: only from its own where its directory has some."""
     own = own_directory(config)
-    held = own is not None and not config.checkpoint.overwrite and any(map(_is_ours, _names(own, ENDINGS)))
+    held = (
+        own is not None
+        and not config.checkpoint.overwrite
+        and any(name.startswith("checkpoint_") for name in _names(own, (".pt",)))
+    )
 
     def fits(path: Path) -> bool:
         is_own = own is not None and os.path.realpath(path.parent) == os.path.realpath(own)

@@ -91,7 +91,7 @@ def require_resumed(word: str | None, config: str, overrides: Sequence[str], run
         return
     from xectool.config.load import load_config
 
-    named = [f"mlflow.run_name={json.dumps(run_name)}"] if run_name else []
+    named = [f"mlflow.run_name={json.dumps(run_name, ensure_ascii=False)}"] if run_name else []
     raise missing_checkpoint(path, resuming=load_config(config, [*overrides, *named]).config)
 
 
@@ -125,7 +125,7 @@ def renamed(error: Misnamed, argv: Sequence[str]) -> str:
         error: The refusal.
         argv: Arguments without the program name.
     """
-    words = [_meant(error.meant, word) if before != "--run-name" else word for before, word in pairwise(("", *argv))]
+    words = [word if before == "--run-name" else _meant(error.meant, word) for before, word in pairwise(("", *argv))]
     return f"{shlex.join(['xectool', *words])}{error.remark}" if words != list(argv) else error.fix
 
 
@@ -133,6 +133,8 @@ def _meant(meant: Mapping[str, str], word: str) -> str:
     """Return an argument with what was meant by it, or by what stands after the = of an option or a setting."""
     by_place = {_place(named): found for named, found in meant.items()}
     name, sign, value = word.partition("=")
+    if name in ("--run-name", "mlflow.run_name"):  # a name, whatever has it
+        return word
     for head, tail in (("", word), (name + sign, value), (name + sign, _unquoted(value))):
         found = by_place.get(_place(tail))
         if tail and found is not None:
