@@ -147,10 +147,10 @@ def test_what_an_export_left_in_the_directory_of_a_run_is_no_run_there(xectool: 
 
 def test_a_name_of_any_letters_is_told_of(xectool: Run, files: Path, runs: Path) -> None:
     """YAML took half of a letter from what was written for it, and no file can be named so."""
-    for more in (("--resume", "gone.pt"), ("--dry-run",)):
-        outcome = xectool("train", files / "config.yaml", "--run-name", "run\U0001f600", *more, "--json")
-        assert outcome.code == 2
-        assert outcome.document["findings"][0]["code"] in ("XT-CKPT-MISSING", "XT-USAGE")
+    for name in ("run\U0001f600", "l\udcf6sung", "a/b"):
+        for more, code in (("--resume=gone.pt", "XT-CKPT-MISSING"), ("--dry-run", "XT-USAGE")):
+            outcome = xectool("train", files / "config.yaml", "--run-name", name, more, "--json")
+            assert (outcome.code, outcome.document["findings"][0]["code"]) == (2, code)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")

@@ -48,11 +48,8 @@ def run(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], None] 
         first: Called before the application.
     """
     render.keep_readable(sys.stdout, sys.stderr)
-    argv = _take_verbosity(argv)
-    render.ASKED_FIRST.set(argv[:1] == ["--json"] and len(argv) > 1)
+    argv = _json_last(_take_verbosity(argv))
     output = render.Output(command=_command_of(app, argv), as_json="--json" in argv and not _is_later_rank())
-    if render.ASKED_FIRST.get():  # each command is told so in place of its own option
-        argv = argv[1:]
     with steadied() as (stdout, stderr):
         return _delivered(_outcome(app, argv, first, output), output, stdout, stderr)
 
@@ -98,7 +95,7 @@ def _outcome(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], N
     try:
         _require_working_directory()
         first()
-        code = app(args=with_the_other_sample(argv), prog_name="xectool", standalone_mode=False)
+        code = app(args=with_the_other_sample(_taken(argv)), prog_name="xectool", standalone_mode=False)
     except XecError as error:
         output.error(_in_full(error, argv))
         return error.exit_code
@@ -191,7 +188,7 @@ def _require_working_directory() -> None:
 def _take_verbosity(argv: Sequence[str]) -> list[str]:
     """Take ``--quiet`` and ``--verbose`` out of the arguments, wherever they stand, and act on them."""
     known = {"--quiet": render.Verbosity.QUIET, "--verbose": render.Verbosity.VERBOSE}
-    end = list(argv).index("--") if "--" in argv else len(argv)
+    end = _end_of_options(argv)
     wanted = [known[word] for word in argv[:end] if word in known]
     render.VERBOSITY.set(wanted[-1] if wanted else render.Verbosity.NORMAL)
     if render.VERBOSITY.get() is render.Verbosity.VERBOSE:
@@ -200,6 +197,24 @@ def _take_verbosity(argv: Sequence[str]) -> list[str]:
         logging.getLogger("xectool").addHandler(shown)
         logging.getLogger("xectool").setLevel(logging.INFO)
     return [word for word in argv[:end] if word not in known] + list(argv[end:])
+
+
+def _json_last(argv: list[str]) -> list[str]:
+    """Return the arguments as lines to paste have them: a ``--json`` that stands before the command stands behind."""
+    asked_first = argv[:1] == ["--json"] and argv[1:2] != [] and not argv[1].startswith("-")
+    render.ASKED_FIRST.set(asked_first and len(argv) > 2)  # a word alone may be a group, which only names its commands
+    end = _end_of_options(argv)
+    return [*argv[1:end], "--json", *argv[end:]] if asked_first else argv
+
+
+def _taken(argv: Sequence[str]) -> Sequence[str]:
+    """Return the arguments without a ``--json`` that was put last: there an option without its value would take it."""
+    end = _end_of_options(argv)
+    return [*argv[: end - 1], *argv[end:]] if render.ASKED_FIRST.get() else argv
+
+
+def _end_of_options(argv: Sequence[str]) -> int:
+    return list(argv).index("--") if "--" in argv else len(argv)
 
 
 def _interrupted(output: render.Output, argv: Sequence[str]) -> int:

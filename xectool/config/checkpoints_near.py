@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from xectool.config.document import CONFIG_FILE
 from xectool.errors import nearest
+from xectool.errors.run_names import RUN_NAME_PATTERN
 
 if TYPE_CHECKING:
     from xectool.config.root import RunConfig
@@ -73,9 +74,9 @@ def resumable(config: RunConfig) -> Callable[[Path], bool]:
 
 
 def own_directory(config: RunConfig) -> Path | None:
-    """Return the directory of the run that a configuration names; None where it names none."""
-    name = config.mlflow.run_name
-    return None if name is None else Path(config.checkpoint.save_dir).expanduser() / name
+    """Return the directory of the run that a configuration names; None where it names none, or by what is no name."""
+    name = config.mlflow.run_name or ""
+    return Path(config.checkpoint.save_dir).expanduser() / name if RUN_NAME_PATTERN.match(name) else None
 
 
 def _kind_beside(path: Path) -> str:

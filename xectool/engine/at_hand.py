@@ -91,7 +91,7 @@ def require_resumed(word: str | None, config: str, overrides: Sequence[str], run
         return
     from xectool.config.load import load_config
 
-    named = [f"mlflow.run_name={json.dumps(run_name, ensure_ascii=False)}"] if run_name else []
+    named = [f"mlflow.run_name={json.dumps(run_name)}"] if run_name else []
     raise missing_checkpoint(path, resuming=load_config(config, [*overrides, *named]).config)
 
 

@@ -74,7 +74,7 @@ def train(  # noqa: PLR0913  the function is the command: one argument an option
     """
     if max_steps is not None and max_steps < 0:
         raise UsageError(f"{max_steps} steps leave nothing to train", where="--max-steps", fix="--max-steps 100")
-    named = [f"mlflow.run_name={json.dumps(run_name, ensure_ascii=False)}"] if run_name else []
+    named = [f"mlflow.run_name={json.dumps(run_name)}"] if run_name else []
     platform = Platform.detect()
     loaded = _checked(read_config(config, [*overrides, *named], platform), platform, resume)
     return _placed(loaded, (resume, max_steps, dry_run), device, observer)

@@ -215,7 +215,7 @@ def _look(wish: Wish) -> tuple[Prepared | None, list[XecError]]:
 
 def _read(wish: Wish) -> LoadedConfig:
     """Return the configuration, read for the node that is asked for instead of this machine."""
-    named = [] if wish.run_name is None else [f"mlflow.run_name={json.dumps(wish.run_name, ensure_ascii=False)}"]
+    named = [] if wish.run_name is None else [f"mlflow.run_name={json.dumps(wish.run_name)}"]
     ranks = [f"distributed.num_gpus={wish.request.ranks_per_node}"]
     return read_config(wish.config, [*wish.overrides, *named, *ranks], _node(wish.request))
 
