@@ -354,6 +354,9 @@ def test_a_document_may_be_asked_for_before_the_command(capfd: pytest.CaptureFix
         assert json.loads(capfd.readouterr().out)["command"] in line
     assert boundary.run(app, ["--json", "trian", "c.yaml"]) == errors.EXIT_USER
     assert json.loads(capfd.readouterr().out)["findings"][0]["fix"] == "xectool train c.yaml --json"
+    assert boundary.run(app, ["--json", "check-data", "--against", "v.root", "a.root", "b.root"]) == errors.EXIT_USER
+    fix = json.loads(capfd.readouterr().out)["findings"][0]["fix"]
+    assert fix.startswith("xectool check-data a.root b.root --against v.root --json   # ")
 
 
 def test_a_document_asked_for_before_the_command_is_no_value_of_an_option_there(
@@ -369,6 +372,7 @@ def test_a_document_asked_for_before_the_command_is_no_value_of_an_option_there(
 
     assert "'--output' requires an argument" in told("--json predict a.pt val.root --output")
     assert "'--run-name' requires an argument" in told("--json train config.yaml --run-name")
+    assert "'--against' requires an argument" in told("--json check-data a.root --against")
     assert "'--set' requires an argument" in told("--json diagnose loader config.yaml --set")
     for line in ("config shwo", "confg show", "runs --root mine comprae a b"):
         assert "No such command" in told(f"--json {line}")

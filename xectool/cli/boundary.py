@@ -95,7 +95,7 @@ def _outcome(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], N
     try:
         _require_working_directory()
         first()
-        code = app(args=with_the_other_sample(_taken(argv)), prog_name="xectool", standalone_mode=False)
+        code = app(args=_taken(with_the_other_sample(argv)), prog_name="xectool", standalone_mode=False)
     except XecError as error:
         output.error(_in_full(error, argv))
         return error.exit_code
@@ -209,8 +209,10 @@ def _json_last(argv: list[str]) -> list[str]:
 
 def _taken(argv: Sequence[str]) -> Sequence[str]:
     """Return the arguments without a ``--json`` that was put last: there an option without its value would take it."""
-    end = _end_of_options(argv)
-    return [*argv[: end - 1], *argv[end:]] if render.ASKED_FIRST.get() else argv
+    if not render.ASKED_FIRST.get():
+        return argv
+    at = max(at for at, word in enumerate(argv[: _end_of_options(argv)]) if word == "--json")
+    return [*argv[:at], *argv[at + 1 :]]
 
 
 def _end_of_options(argv: Sequence[str]) -> int:

@@ -39,10 +39,8 @@ def checkpoints_near(
         fits: Whether one can be used.
     """
     endings = (*ENDINGS, path.suffix) if path.suffix in _EXPORTS else ENDINGS
-    likely, same = (
-        list(filter(fits, _mistyped(path, endings))),
-        _newest_first(path.parent / name for name in _names(path.parent, endings)),
-    )
+    likely = list(filter(fits, _mistyped(path, endings)))
+    same = _newest_first(path.parent / name for name in _names(path.parent, endings))
     elsewhere = iter(()) if likely else _of_runs(path, also)
     return list(itertools.islice(filter(fits, _once(itertools.chain(likely, same, elsewhere))), SHOWN))
 
@@ -60,11 +58,8 @@ def may_be_resumed(path: Path, kind: str = "") -> bool:
 def resumable(config: RunConfig) -> Callable[[Path], bool]:
     """Return whether a run of a configuration may go on from a file: only from its own where its directory has some."""
     own = own_directory(config)
-    held = (
-        own is not None
-        and not config.checkpoint.overwrite
-        and any(name.startswith("checkpoint_") for name in _names(own, (".pt",)))
-    )
+    names = [] if own is None or config.checkpoint.overwrite else _names(own, (".pt",))
+    held = any(name.startswith("checkpoint_") for name in names)
 
     def fits(path: Path) -> bool:
         is_own = own is not None and os.path.realpath(path.parent) == os.path.realpath(own)
