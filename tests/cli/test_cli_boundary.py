@@ -352,11 +352,14 @@ def test_a_document_may_be_asked_for_before_the_command(capfd: pytest.CaptureFix
     for line in ("--json explain nan", "--json --quiet explain nan", "--json explain -- nan"):
         assert boundary.run(app, line.split()) == errors.EXIT_OK
         assert json.loads(capfd.readouterr().out)["command"] in line
-    assert boundary.run(app, ["--json", "trian", "c.yaml"]) == errors.EXIT_USER
-    assert json.loads(capfd.readouterr().out)["findings"][0]["fix"] == "xectool train c.yaml --json"
-    assert boundary.run(app, ["--json", "check-data", "--against", "v.root", "a.root", "b.root"]) == errors.EXIT_USER
-    fix = json.loads(capfd.readouterr().out)["findings"][0]["fix"]
-    assert fix.startswith("xectool check-data a.root b.root --against v.root --json   # ")
+    check = "check-data --against v.root a.root b.root"
+    for line, fix in (
+        ("trian c.yaml", "train c.yaml --json"),
+        (check, "check-data a.root b.root --against v.root --json   # "),
+        (f"{check} --plots", "check-data a.root b.root --against v.root --json --plots   # "),
+    ):
+        assert boundary.run(app, ["--json", *line.split()]) == errors.EXIT_USER
+        assert json.loads(capfd.readouterr().out)["findings"][0]["fix"].startswith(f"xectool {fix}")
 
 
 def test_a_document_asked_for_before_the_command_is_no_value_of_an_option_there(

@@ -95,7 +95,7 @@ def _outcome(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], N
     try:
         _require_working_directory()
         first()
-        code = app(args=_taken(with_the_other_sample(argv)), prog_name="xectool", standalone_mode=False)
+        code = app(args=with_the_other_sample(argv), prog_name="xectool", standalone_mode=False)
     except XecError as error:
         output.error(_in_full(error, argv))
         return error.exit_code
@@ -188,7 +188,7 @@ def _require_working_directory() -> None:
 def _take_verbosity(argv: Sequence[str]) -> list[str]:
     """Take ``--quiet`` and ``--verbose`` out of the arguments, wherever they stand, and act on them."""
     known = {"--quiet": render.Verbosity.QUIET, "--verbose": render.Verbosity.VERBOSE}
-    end = _end_of_options(argv)
+    end = list(argv).index("--") if "--" in argv else len(argv)
     wanted = [known[word] for word in argv[:end] if word in known]
     render.VERBOSITY.set(wanted[-1] if wanted else render.Verbosity.NORMAL)
     if render.VERBOSITY.get() is render.Verbosity.VERBOSE:
@@ -200,23 +200,15 @@ def _take_verbosity(argv: Sequence[str]) -> list[str]:
 
 
 def _json_last(argv: list[str]) -> list[str]:
-    """Return the arguments as lines to paste have them: a ``--json`` that stands before the command stands behind."""
-    asked_first = argv[:1] == ["--json"] and argv[1:2] != [] and not argv[1].startswith("-")
-    render.ASKED_FIRST.set(asked_first and len(argv) > 2)  # a word alone may be a group, which only names its commands
-    end = _end_of_options(argv)
-    return [*argv[1:end], "--json", *argv[end:]] if asked_first else argv
+    """Return the arguments with a ``--json`` that stands before the command behind it, as one of that.
 
-
-def _taken(argv: Sequence[str]) -> Sequence[str]:
-    """Return the arguments without a ``--json`` that was put last: there an option without its value would take it."""
-    if not render.ASKED_FIRST.get():
+    It stands before an option that is last: where that lacks its value, it would be taken for it.
+    """
+    if argv[:1] != ["--json"] or len(argv) < 2:
         return argv
-    at = max(at for at, word in enumerate(argv[: _end_of_options(argv)]) if word == "--json")
-    return [*argv[:at], *argv[at + 1 :]]
-
-
-def _end_of_options(argv: Sequence[str]) -> int:
-    return list(argv).index("--") if "--" in argv else len(argv)
+    end = argv.index("--") if "--" in argv else len(argv)
+    at = end - 1 if end > 1 and argv[end - 1].startswith("--") else end
+    return [*argv[1:at], "--json", *argv[at:]]
 
 
 def _interrupted(output: render.Output, argv: Sequence[str]) -> int:

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from xectool.cli.completion import offered
-from xectool.cli.render import ASKED_FIRST
 from xectool.errors import UsageError
 
 COUNT_SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
@@ -69,14 +68,7 @@ def config_or_run_word(word: str) -> str:
 ConfigArgument = Annotated[
     str, typer.Argument(metavar="CONFIG", callback=config_word, help="YAML configuration; see: xectool config init")
 ]
-JsonOption = Annotated[
-    bool,
-    typer.Option(
-        "--json",
-        callback=lambda given: given or ASKED_FIRST.get(),
-        help="Print one JSON document on stdout and nothing else there.",
-    ),
-]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(

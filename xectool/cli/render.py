@@ -42,7 +42,6 @@ class Verbosity(Enum):
 
 
 VERBOSITY: ContextVar[Verbosity] = ContextVar("verbosity", default=Verbosity.NORMAL)
-ASKED_FIRST: ContextVar[bool] = ContextVar("asked_first", default=False)  # for a document, before the command
 
 
 class AlreadyShown(Exception):
