@@ -84,8 +84,10 @@ def test_error_document_names_the_command_as_its_success_does(
     assert help_line in document["findings"][0]["fix"]
 
 
-def test_defect_keeps_its_traceback_in_a_file(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    os.environ["TMPDIR"] = str(tmp_path)
+def test_defect_keeps_its_traceback_in_a_file(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     code = boundary.run(app_raising(ZeroDivisionError("oops")), [])
     shown = capfd.readouterr().err
     assert code == 70
