@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -36,6 +37,15 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
         if document.has(path) and document.origin(key) != SET:
             document.overridden.add(path)
         _write(document, key, parse_value(value, f"{SET} {key}", given), SET)
+
+
+def naming(run_name: str) -> str:
+    """Return the override that gives a run its name, quoted, whatever YAML would read in it.
+
+    >>> naming("2024")
+    'mlflow.run_name="2024"'
+    """
+    return f"mlflow.run_name={json.dumps(run_name)}"
 
 
 def _written_out(text: str, document: Document) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -90,8 +89,9 @@ def require_resumed(word: str | None, config: str, overrides: Sequence[str], run
     if not word or word == "auto" or os.path.exists(path := Path(word).expanduser()):
         return
     from xectool.config.load import load_config
+    from xectool.config.overrides import naming
 
-    named = [f"mlflow.run_name={json.dumps(run_name)}"] if run_name else []
+    named = [naming(run_name)] if run_name else []
     raise missing_checkpoint(path, resuming=load_config(config, [*overrides, *named]).config)
 
 

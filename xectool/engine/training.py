@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from xectool.config.load import LoadedConfig, read_config
+from xectool.config.overrides import naming
 from xectool.config.platform import Platform
 from xectool.config.root import RunConfig
 from xectool.config.rules.capacity import capacity_rules
@@ -74,7 +74,7 @@ def train(  # noqa: PLR0913  the function is the command: one argument an option
     """
     if max_steps is not None and max_steps < 0:
         raise UsageError(f"{max_steps} steps leave nothing to train", where="--max-steps", fix="--max-steps 100")
-    named = [f"mlflow.run_name={json.dumps(run_name)}"] if run_name else []
+    named = [naming(run_name)] if run_name else []
     platform = Platform.detect()
     loaded = _checked(read_config(config, [*overrides, *named], platform), platform, resume)
     return _placed(loaded, (resume, max_steps, dry_run), device, observer)

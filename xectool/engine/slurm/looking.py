@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import time
@@ -13,6 +12,7 @@ from typing import Final
 
 from xectool.config.document import SET
 from xectool.config.load import LoadedConfig, read_config
+from xectool.config.overrides import naming
 from xectool.config.platform import NODE_MEMORY, Platform
 from xectool.config.root import RunConfig
 from xectool.config.rules.capacity import CAPACITY_RULES
@@ -215,7 +215,7 @@ def _look(wish: Wish) -> tuple[Prepared | None, list[XecError]]:
 
 def _read(wish: Wish) -> LoadedConfig:
     """Return the configuration, read for the node that is asked for instead of this machine."""
-    named = [] if wish.run_name is None else [f"mlflow.run_name={json.dumps(wish.run_name)}"]
+    named = [] if wish.run_name is None else [naming(wish.run_name)]
     ranks = [f"distributed.num_gpus={wish.request.ranks_per_node}"]
     return read_config(wish.config, [*wish.overrides, *named, *ranks], _node(wish.request))
 
