@@ -152,7 +152,8 @@ def test_a_refused_resume_gives_whole_lines_with_and_without_it(tiny_config: Con
     assert options == ["--set data.batch_size=8", anew]
     argv = ["train", str(config), "--resume", "auto", "--set", "data.batch_size=4"]
     whole = [line.partition("   # ")[0] for line in caught.value.with_line(argv).fix.split("\n")]
-    assert whole == [f"xectool {' '.join(argv)} {options[0]}", f"xectool {' '.join([*argv[:2], *argv[4:]])} {anew}"]
+    going_on, beginning = argv[:4], [*argv[:2], *argv[4:]]  # a key that is set again stands once
+    assert whole == [f"xectool {' '.join(going_on)} {options[0]}", f"xectool {' '.join(beginning)} {anew}"]
     again = shlex.split(whole[0])
     settings = [value for word, value in itertools.pairwise(again) if word == "--set"]
     assert engine.train(config, resume="auto", overrides=settings, dry_run=True).status == "dry_run"

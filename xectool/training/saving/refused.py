@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
+from xectool.config.document import SET
 from xectool.errors import CheckpointError
 
 RESUME_KEY: Final = "checkpoint.resume_from"
@@ -41,8 +43,10 @@ class ResumeRefused(CheckpointError):
             argv: Arguments without the program name.
         """
         if argv[:1] == ["train"] and "--" not in argv:
-            given = shlex.join(["xectool", *_without_resume(argv)])
-            self.fix = self._lines(f"{shlex.join(['xectool', *argv])} ", f"{given} ")
+            options, _ = self.keeping
+            going_on = shlex.join(["xectool", *_without((), _set_by(options), argv)])
+            beginning = shlex.join(["xectool", *_without(_NAMED, {RESUME_KEY, *_set_by(self.anew)}, argv)])
+            self.fix = self._lines(f"{going_on} ", f"{beginning} ")
         return self
 
     def _lines(self, going_on: str, beginning: str) -> str:
@@ -52,20 +56,31 @@ class ResumeRefused(CheckpointError):
         return f"{going_on}{options}   # {remark}\n{anew}" if options else anew
 
 
-def _without_resume(argv: Sequence[str]) -> list[str]:
-    """Return arguments without what says from where a run goes on and how it is called.
+def _set_by(options: str) -> set[str]:
+    """Return the keys that options set: what was given of these on a command line is not to stand beside them."""
+    words = shlex.split(options)
+    return {_key(word) for option, word in itertools.pairwise(words) if option == SET}
 
-    >>> _without_resume(["train", "c.yaml", "--resume", "auto", "--run-name=a", "--set", "checkpoint.resume_from=b.pt"])
-    ['train', 'c.yaml']
+
+def _key(setting: str) -> str:
+    return setting.partition("=")[0].strip()
+
+
+def _without(options: Collection[str], keys: Collection[str], argv: Sequence[str]) -> list[str]:
+    """Return arguments without options, each of which has a value, and without settings of keys.
+
+    >>> argv = ["train", "c.yaml", "--resume", "auto", "--run-name=a", "--set", "a.b=1", "--set=c=2"]
+    >>> _without(["--resume", "--run-name"], ["c"], argv)
+    ['train', 'c.yaml', '--set', 'a.b=1']
     """
     kept: list[str] = []
     words = iter(argv)
     for word in words:
         option, joined, value = word.partition("=")
-        if option not in (*_NAMED, "--set"):
+        if option not in (*options, SET):
             kept.append(word)
             continue
         value = value if joined else next(words, "")
-        if option == "--set" and value.partition("=")[0].strip() != RESUME_KEY:
+        if option == SET and _key(value) not in keys:
             kept += [word] if joined else [word, value]
     return kept
