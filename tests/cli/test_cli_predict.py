@@ -185,3 +185,44 @@ def test_predict_takes_names_and_no_other_settings(files: Path, trained: Any, tm
     for setting in ("normalization.time_scale=1e-9", "data.batch_size=4", "training.lr=1"):
         with pytest.raises(UsageError, match=f"leave out --set {setting.partition('=')[0]}, or name one of data"):
             engine.predict(trained.checkpoint_best, [str(files / "val.root")], output=tmp_path / "p", names=[setting])
+
+
+def test_a_truth_of_another_name_than_in_the_training_is_told_with_the_option(
+    xectool: Run, files: Path, trained: Any, tmp_path: Path
+) -> None:
+    """There was no table of metrics, and no reason."""
+    values = uproot.open(f"{files / 'val.root'}:tree").arrays(library="np")
+    own = tmp_path / "own.root"
+    with uproot.recreate(own) as file:
+        file["tree"] = {{"energyTruth": "Egamma"}.get(name, name): rows for name, rows in values.items()}
+    argv = ("predict", trained.checkpoint_best, own, "-o", tmp_path / "p.root")
+    (note,) = (found for found in xectool(*argv, "--json").document["findings"] if found["code"] == "XT-DATA-NO-TRUTH")
+    assert (note["severity"], note["problem"]) == (
+        "info",
+        "no metrics of energy: the files have no branch 'energyTruth'",
+    )
+    assert note["fix"].startswith("--set data.truth_branches.energy=Egamma   # ")
+    pasted = xectool(*argv, *note["fix"].partition("   #")[0].split(), "--json").document
+    assert "energy_res_68pct" in pasted["result"]["metrics"]
+    assert not [found for found in pasted["findings"] if found["code"] == "XT-DATA-NO-TRUTH"]
+    (tmp_path / "dead.txt").write_text("7\n")
+    compare = ("--compare", "raw,neighbour", "--dead", tmp_path / "dead.txt", "--json")
+    assert note in xectool(*argv[:3], *compare).document["findings"]
+    with uproot.recreate(own) as file:
+        file["tree"] = {
+            "Egamma": values["energyTruth"],
+            "npho": values["npho"],
+            "relative_time": values["relative_time"],
+        }
+    (refused,) = xectool(*argv[:3], *compare).document["findings"]
+    assert refused["fix"].startswith("--set data.truth_branches.energy=Egamma   # ")
+
+
+def test_measured_events_are_said_to_have_no_metrics(files: Path, trained: Any, tmp_path: Path) -> None:
+    values = uproot.open(f"{files / 'val.root'}:tree").arrays(library="np")
+    own = tmp_path / "own.root"
+    with uproot.recreate(own) as file:
+        file["tree"] = {name: values[name] for name in ("npho", "relative_time", "run", "event")}
+    found = engine.predict(trained.checkpoint_best, [str(own)], output=tmp_path / "p.root")
+    assert [(item.code, item.fix) for item in found.findings] == [("XT-DATA-NO-TRUTH", "")]
+    assert "energy" in found.findings[0].problem

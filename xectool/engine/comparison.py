@@ -24,6 +24,7 @@ from xectool.engine.loading import (
     served_in_order,
     told_of,
 )
+from xectool.engine.missing_truth import missing_truth
 from xectool.engine.repairing import filler, load_inpainter
 from xectool.errors import DataUnusable, UsageError, counted, did_you_mean, in_shell, nearest
 from xectool.findings import Finding, Severity
@@ -150,9 +151,11 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
     reach = (hops or DEFAULT_HOPS) if "neighbour" in variants else None
     loaded = _load_regressor(model, weights, device, names)
     filling = None if inpainter is None else load_inpainter(inpainter, "auto", device, "--inpainter")
-    source = open_events(loaded, data, max_events, [name for name in names if name not in loaded.told])
+    renamed = [name for name in names if name not in loaded.told]
+    source = open_events(loaded, data, max_events, renamed)
+    lacking = missing_truth(loaded, source, renamed)
     if not source.branches.truth:
-        raise _no_truth(loaded, source)
+        raise _no_truth(loaded, source, lacking[0].fix)
     sensors = open_dead_sensors(dead, run_number, source)
     run = ComparisonRun(
         loaded.network,
@@ -173,7 +176,7 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
     notes = () if filling is None else _branch_notes(loaded.config, filling.config)
     per_event = found.num_dead / found.num_events
     taken = (*loaded.notes, *assumed_losses(loaded, str(model)), *(() if filling is None else filling.notes))
-    findings = (*taken, *source.findings, *notes, *_nothing_dead(per_event))
+    findings = (*taken, *source.findings, *lacking, *notes, *_nothing_dead(per_event))
     return CompareResult(found.num_events, tuple(variants), sensors.origin, per_event, reach, found.metrics, findings)
 
 
@@ -186,11 +189,11 @@ def _change(events: int, difference: float, error: float) -> str:
     return _BETTER if difference < 0 else _WORSE
 
 
-def _no_truth(loaded: LoadedModel, source: EventSource) -> DataUnusable:
+def _no_truth(loaded: LoadedModel, source: EventSource, naming: str = "") -> DataUnusable:
     return DataUnusable(
         f"the files hold no truth of {', '.join(loaded.task.terms)}, so there is nothing to compare",
         where=source.files[0].path,
-        fix="give simulated events with truth; --repair fills dead sensors of data without",
+        fix=naming or "give simulated events with truth; --repair fills dead sensors of data without",
         code="XT-DATA-NO-TRUTH",
     )
 

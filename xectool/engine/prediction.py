@@ -28,6 +28,7 @@ from xectool.engine.loading import (
     told_of,
 )
 from xectool.engine.metric_tables import BY_FACE, face_rows, headlines, other_rows
+from xectool.engine.missing_truth import missing_truth
 from xectool.engine.model_files import exported_format
 from xectool.engine.output_places import files_read, require_file_place, require_folder
 from xectool.engine.training_run.artifacts import Scored, Target, draw_predictions, predict_scored, watched
@@ -146,7 +147,9 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
     loaded = _loaded(model, weights, device, names)
     checkpoint = loaded.checkpoint
     _refuse_dead(checkpoint, dead, run_number)
-    source = open_events(loaded, data, max_events, [name for name in names if name not in loaded.told])
+    renamed = [name for name in names if name not in loaded.told]
+    source = open_events(loaded, data, max_events, renamed)
+    lacking = missing_truth(loaded, source, renamed)
     sensors = None if dead is None else open_dead_sensors(dead, run_number, source)
     request = Request(Path(os.path.expanduser(model)), weights, engine, events_at_once(loaded, batch_size))
     watching.phase("choose the engine", 0)
@@ -171,7 +174,7 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
         chosen.reason,
         scored.metrics if _is_compared(scored.metrics) else {},
         tuple(str(path) for path in drawn.files),
-        (*loaded.notes, *source.findings, *_undrawn(drawn), *_nothing_predicted(dead, data, scored)),
+        (*loaded.notes, *source.findings, *lacking, *_undrawn(drawn), *_nothing_predicted(dead, data, scored)),
         scored.num_sensors,
     )
 
