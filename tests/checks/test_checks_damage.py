@@ -13,12 +13,12 @@ import pytest
 import uproot
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from xectool.checks.digest import sidecar
 from xectool.checks.facts import FileFacts
 from xectool.checks.probing import probe
 from xectool.engine.data_report import DataChecked, FileChecked
 from xectool.errors import DataFileError
 from xectool.rootio.reader import EventFile
+from xectool.rootio.recorded import sidecar
 
 Rows = dict[str, np.ndarray]
 Damage = Callable[[Path, Rows, Callable[..., Path]], None]

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import uproot
+from xectool.checks.digest import verify_digest, write_digest
 from xectool.checks.facts import Trouble
+from xectool.checks.probing import probe
 from xectool.checks.ranges import in_ranges
 
 BASKETS, EVENTS = 8, 4
@@ -62,6 +64,29 @@ def test_baskets_that_changed_since_their_hashes_are_one_range_with_the_evidence
     assert [item.where.partition(" entries ")[2] for item in changed] == ["[4, 16)", "[24, 28)"]
     assert changed[0].problem.endswith("entries 4 to 8; it goes on up to entry 16 (3 ranges that touch)")
     assert [str(item.evidence).count("recorded hash") for item in changed] == [3, 1]
+
+
+def test_a_change_of_many_branches_in_two_trees_is_told_once_within_bounds(tmp_path: Path) -> None:
+    values = np.random.default_rng(6).uniform(0, 900, (60, 8)).astype(np.float32)
+    path = tmp_path / "f.root"
+
+    def write(factor: int) -> None:
+        with uproot.recreate(path, compression=None) as file:
+            for tree in ("tree", "more"):
+                file[tree] = {f"b{at}": factor * row for at, row in enumerate(values)}
+
+    write(1)
+    for tree in ("tree", "more"):
+        write_digest(probe(f"{path}:{tree}"))
+    write(2)
+    (found,) = verify_digest(str(path))
+    assert found.where == str(path)
+    assert ", in 120 branches: tree b0, tree b1, " in found.problem
+    assert found.problem.endswith(" and 80 more")
+    assert (found.evidence[0], found.evidence[16:]) == (
+        "tree b0: 1 of 1 baskets or pages, of entries 0 to 8",
+        ("and 104 more",),
+    )
 
 
 def trouble(start: int, stop: int, branch: str = "npho", reason: str = "torn") -> Trouble:

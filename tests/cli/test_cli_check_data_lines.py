@@ -261,6 +261,57 @@ def test_lines_about_hashes_and_time_name_the_tree(
     assert line == ["xectool", "check-data", name, "--time-limit", "10"]
 
 
+def test_a_file_that_was_simulated_again_has_no_hashes_of_the_one_before(
+    xectool: Callable[..., Any], tmp_path: Path
+) -> None:
+    path, side = tmp_path / "s.root", tmp_path / "s.root.digest.json"
+    xectool("simulate", path, "--events", "4")
+    assert xectool("check-data", path, "--write-digest", "--json").document["result"]["digests"] == [str(side)]
+    again = xectool("simulate", path, "--events", "4")
+    assert f"removed, recorded hashes of what lay there before: {side}" in " ".join(again.err.split())
+    assert xectool("check-data", path, "--deep", "--json").code == 0
+    side.write_text("{}")
+    again = xectool("simulate", path, "--events", "4", "--json").document["result"]
+    assert (again["replaced"], again["removed"]) == ([str(path)], [str(side)])
+
+
+def test_a_file_that_others_wrote_anew_is_one_error_with_the_line_that_records_it_again(
+    xectool: Callable[..., Any], tmp_path: Path
+) -> None:
+    """It was one for each branch, and no fix fitted: the same hashes refused to be replaced."""
+    path, side = tmp_path / "it's new.root", tmp_path / "it's new.root.digest.json"
+    told = ("--set", "data.npho_branch=light")
+    values = seen_as(tmp_path, seed=1), seen_as(tmp_path, seed=2)
+    with uproot.recreate(path) as file:
+        file["tree"] = values[0]
+    assert xectool("check-data", path, *told, "--write-digest", "--json").document["result"]["digests"] == [str(side)]
+    with uproot.recreate(path) as file:
+        file["tree"] = values[1]
+    run = xectool("check-data", path, *told, "--deep", "--json")
+    (found,) = [item for item in run.document["findings"] if item["severity"] == "error"]
+    assert (run.code, found["code"], found["where"]) == (1, "DAT-02", f"{path}:tree")
+    told_of = found["problem"].partition(" branches: ")[2].split(", ")
+    assert {"light", "relative_time", "energyTruth"} <= set(told_of)
+    assert "light: 1 of 1 baskets or pages, of entries 0 to 4" in found["evidence"]
+    assert len(found["evidence"]) == len(told_of) + 1
+    copy, _, anew = found["fix"].partition("; where it was written anew on purpose: ")
+    assert copy == "copy the file again from where it was made, or take it out of the list"
+    remove, check = anew.split(" && ")
+    command, gone = shlex.split(remove)
+    assert (command, gone) == ("rm", str(side))
+    assert xectool(*shlex.split(check)[1:], "--json").code == 1, "the control: hashes that do not fit stay"
+    side.unlink()
+    done = xectool(*shlex.split(check)[1:], "--json")
+    assert (done.code, done.document["result"]["digests"]) == (0, [str(side)])
+
+
+def seen_as(folder: Path, seed: int) -> dict[str, Any]:
+    """Return simulated events under a name of their own."""
+    engine.simulate(str(folder / "other.root"), events=4, seed=seed)
+    values = uproot.open(f"{folder}/other.root:tree").arrays(library="np")
+    return {"light": values.pop("npho"), **values}
+
+
 def slow_start(folder: Path) -> Path:
     """Return a folder whose ``sitecustomize`` makes the process that opens files wait before it opens one."""
     (folder / "slow").mkdir()

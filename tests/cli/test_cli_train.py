@@ -63,8 +63,8 @@ def test_a_training_that_ran_away_is_not_just_finished(xectool: Run, files: Path
 def test_simulate_reports_what_it_wrote(xectool: Run, tmp_path: Path) -> None:
     document = xectool("simulate", tmp_path / "s.root", "--events", "4", "--json").document
     assert document["status"] == "ok"
-    assert set(document["result"]) == {"files", "events", "seconds", "replaced"}
-    assert document["result"]["replaced"] == []
+    assert set(document["result"]) == {"files", "events", "seconds", "replaced", "removed"}
+    assert (document["result"]["replaced"], document["result"]["removed"]) == ([], [])
     again = xectool("simulate", tmp_path / "s.root", "--events", "4")
     assert f"in place of an earlier simulation: {tmp_path}/s.root" in " ".join(again.err.split())
     with uproot.open(document["result"]["files"][0]) as file:

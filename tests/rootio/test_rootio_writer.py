@@ -14,6 +14,7 @@ import uproot
 from xectool.errors import DiskError, UsageError
 from xectool.rootio import writer as writer_module
 from xectool.rootio.reader import EventFile
+from xectool.rootio.recorded import sidecar
 from xectool.rootio.writer import TreeWriter
 
 FORMATS = ("ttree", "rntuple")
@@ -72,6 +73,26 @@ def test_an_aborted_write_leaves_the_old_file_and_no_part(tmp_path, rows, write_
         writer.extend({"run": rows["run"]} | {"more": rows["run"]})
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["a.root"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_recorded_hashes_go_with_the_file_they_are_of_and_not_before_it(tmp_path, rows, write_rows, format):
+    """Each branch of the new file was told as damage by the hashes of the one before."""
+    path = write_rows(tmp_path / "a.root", {"run": rows["run"]})
+    hashes = sidecar(path)
+    hashes.write_text("{}")
+    with pytest.raises(ValueError, match="unknown branches"), TreeWriter(path, {"run": ("i4", ())}) as writer:
+        writer.extend({"run": rows["run"]} | {"more": rows["run"]})
+    assert hashes.exists(), "the old file stands"
+    with TreeWriter(path, {"run": ("i4", ())}, format=format) as writer:
+        writer.extend({"run": rows["run"]})
+        assert hashes.exists(), "the old file stands still"
+    assert os.listdir(tmp_path) == ["a.root"]
+
+
+def test_hashes_that_cannot_be_removed_undo_no_file(tmp_path, rows, write_rows):
+    sidecar(tmp_path / "a.root").mkdir()
+    assert EventFile(write_rows(tmp_path / "a.root", {"run": rows["run"]})).num_entries == 24
 
 
 def test_the_final_name_appears_only_at_the_end(tmp_path, rows):

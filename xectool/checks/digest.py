@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,19 +16,15 @@ import xxhash
 
 from xectool.checks.facts import FileFacts, Trouble
 from xectool.config.inputs import input_name, split_tree
-from xectool.errors import DiskError, in_shell
+from xectool.errors import DiskError, counted, in_shell, listed
+from xectool.rootio.recorded import sidecar
 from xectool.rootio.source import LocalSource
 
-SUFFIX: Final = ".digest.json"
 _FORMAT: Final = "xectool-digest-2"
 _OF_ONE_TREE: Final = "xectool-digest-1"  # before two trees of a file were told apart
 _CHUNK_BYTES: Final = 8 * 1024 * 1024
-_COPY = "copy the file again from where it was made, or take it out of the list"
-
-
-def sidecar(path: str) -> Path:
-    """Return the place of a file's digest."""
-    return Path(path + SUFFIX)
+_COPY: Final = "copy the file again from where it was made, or take it out of the list"
+_MOST_TOLD: Final = 16  # branches of one file, each with its entries
 
 
 def write_digest(facts: FileFacts, advanced: Callable[[int], None] = lambda _: None) -> Path:
@@ -70,7 +67,7 @@ def write_digest(facts: FileFacts, advanced: Callable[[int], None] = lambda _: N
 
 
 def verify_digest(name: str, advanced: Callable[[int], None] = lambda _: None) -> list[Trouble]:
-    """Compare a file with the hashes beside it; names the baskets that changed. Empty where there are none.
+    """Compare a file with the hashes beside it; names what changed. Empty where there are none.
 
     Args:
         name: The file, as an input is named.
@@ -88,21 +85,33 @@ def verify_digest(name: str, advanced: Callable[[int], None] = lambda _: None) -
     size = os.path.getsize(path)
     if size == recorded["size_bytes"] and _file_hash(path, advanced) == recorded["xxh3_128"]:
         return []
-    troubles = _changed_units(path, recorded, size)
-    if troubles:
-        return troubles
+    anew = f"rm {in_shell(place)} && xectool check-data {in_shell(name)} --deep --write-digest"
+    fix = f"{_COPY}; where it was written anew on purpose: {anew}"
+    return [replace(trouble, fix=fix) for trouble in _changed(path, recorded, size)]
+
+
+def _changed(path: str, recorded: dict[str, Any], size: int) -> list[Trouble]:
+    """Return what changed: the baskets of one branch, or one trouble that names all branches, or what is around."""
+    changed = _changed_units(path, recorded, size)
+    if len(changed) > 1:
+        return [_branches_trouble(path, recorded["trees"], changed)]
+    if changed:
+        return [_unit_trouble(path, *name, row) for name, rows in changed.items() for row in rows]
     problem = f"'{path}' changed outside of its baskets since its hashes were recorded: in its directory or tree header"
     evidence = (f"{size} bytes now, {recorded['size_bytes']} then",)
-    return [Trouble("DAT-02", "XT-DATA-DIGEST", problem, path, _COPY, evidence)]
+    return [Trouble("DAT-02", "XT-DATA-DIGEST", problem, path, evidence=evidence)]
 
 
-def _changed_units(path: str, recorded: dict[str, Any], size: int) -> list[Trouble]:
-    source = LocalSource(path)
+def _changed_units(path: str, recorded: dict[str, Any], size: int) -> dict[tuple[str, str], list[Any]]:
+    """Return what was recorded of the baskets that changed, by tree and branch."""
+    source, changed = LocalSource(path), dict[tuple[str, str], list[Any]]()
     try:
-        changed = [(name, row) for name, row in _rows(recorded["trees"]) if not _is_same(source, row, size)]
+        for name, row in _rows(recorded["trees"]):
+            if not _is_same(source, row, size):
+                changed.setdefault(name, []).append(row)
     finally:
         source.close()
-    return [_unit_trouble(path, *name, row) for name, row in changed]
+    return changed
 
 
 def _rows(trees: dict[str, Any]) -> Iterator[tuple[tuple[str, str], Any]]:
@@ -122,7 +131,22 @@ def _unit_trouble(path: str, tree: str, branch: str, row: list[Any]) -> Trouble:
     problem = f"'{path}' changed since its hashes were recorded: branch '{branch}', entries {start} to {stop}"
     where = f"{input_name(path, tree)} branch {branch} entries [{start}, {stop})"
     evidence = (f"{num_bytes} bytes from {offset}, recorded hash {expected}",)
-    return Trouble("DAT-02", "XT-DATA-DIGEST", problem, where, _COPY, evidence)
+    return Trouble("DAT-02", "XT-DATA-DIGEST", problem, where, evidence=evidence)
+
+
+def _branches_trouble(path: str, trees: dict[str, Any], changed: dict[tuple[str, str], list[Any]]) -> Trouble:
+    own = {tree for tree, _ in changed}
+    where = input_name(path, *own) if len(own) == 1 else path
+    named = [branch if len(own) == 1 else f"{tree} {branch}" for tree, branch in changed]
+    evidence = [
+        f"{name}: {len(rows)} of {len(trees[tree][branch])} baskets or pages, "
+        f"of entries {min(row[0] for row in rows)} to {max(row[1] for row in rows)}"
+        for name, ((tree, branch), rows) in zip(named, changed.items(), strict=True)
+    ]
+    more = [f"and {len(named) - _MOST_TOLD} more"] if len(named) > _MOST_TOLD else []
+    said = f"{counted(len(named), 'branch')}: {listed(named)}"
+    problem = f"'{path}' changed since its hashes were recorded, in {said}"
+    return Trouble("DAT-02", "XT-DATA-DIGEST", problem, where, evidence=(*evidence[:_MOST_TOLD], *more))
 
 
 def _columns(units: Any) -> tuple[Any, ...]:

@@ -60,3 +60,7 @@ def _show(screen: Console, result: SimulateResult) -> None:
         first, *others = result.replaced
         more = f" and {counted(len(others), 'other file')}" if others else ""
         screen.print(f"in place of an earlier simulation: {first}{more}", markup=False, soft_wrap=True)
+    if result.removed:
+        first, *others = result.removed
+        more = f" and {counted(len(others), 'other file')}" if others else ""
+        screen.print(f"removed, recorded hashes of what lay there before: {first}{more}", markup=False, soft_wrap=True)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from xectool.checks.data_facts import DataFacts, settings_line
-from xectool.checks.digest import sidecar
 from xectool.checks.facts import FileFacts, arguments
 from xectool.checks.file_rules import LACKING
 from xectool.checks.sharing import Sharing
@@ -23,6 +22,7 @@ from xectool.config.inputs import is_remote
 from xectool.engine.check_lines import Told
 from xectool.errors import counted
 from xectool.findings import Finding, Severity
+from xectool.rootio.recorded import sidecar
 from xectool.rules import RuleRun
 
 _SHOWN = 3
@@ -124,7 +124,7 @@ def summarised(
 ) -> DataChecked:
     """Return the result of an inspection and of its rules."""
     ordered = sorted(ran.report, key=lambda found: _SEVERITIES.index(found.severity))
-    findings = told.converting(replace(found, fix=told.again(found.fix)) for found in ordered)
+    findings = told.converting(replace(found, fix=_in_full(found.fix, told)) for found in ordered)
     sample = facts.sample
     verdict, why, following = _verdict(facts, findings, told)
     health, skipped = facts.health, _skipped(facts)
@@ -152,6 +152,12 @@ def summarised(
         digests=tuple(map(str, digests)),
         findings=findings,
     )
+
+
+def _in_full(fix: str, told: Told) -> str:
+    """Return a fix whose check has all that was told, also where it is the second command of a line."""
+    before, joint, check = fix.rpartition(" && xectool ")
+    return f"{before} && {told.again(f'xectool {check}')}" if joint else told.again(fix)
 
 
 _SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.INFO)

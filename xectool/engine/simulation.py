@@ -13,6 +13,7 @@ from typing import Any, cast
 from xectool.engine.output_places import require_folder, require_replaceable
 from xectool.errors import UsageError, XecError, did_you_mean
 from xectool.rootio.origin import Origin
+from xectool.rootio.recorded import sidecar
 from xectool.rootio.writer import FileFormat
 from xectool.simulation import physics
 from xectool.simulation.dataset import SimulationSettings, file_paths, write_dataset
@@ -31,12 +32,14 @@ class SimulateResult:
         events: Number of events over all files.
         seconds: Time it took, writing included.
         replaced: Those of the files that were there before, of an earlier simulation.
+        removed: Recorded hashes of what lay there before, which went with it.
     """
 
     files: list[str]
     events: int
     seconds: float
     replaced: list[str]
+    removed: list[str]
 
 
 def simulate(  # noqa: PLR0913  one keyword an option, as on the command line
@@ -88,9 +91,11 @@ def simulate(  # noqa: PLR0913  one keyword an option, as on the command line
         for path in file_paths(output, files):
             require_replaceable(path, _COMMAND, ".root", Origin.SIMULATED)
     replaced = [str(path) for path in file_paths(output, files) if path.exists()]
+    recorded = [place for place in map(sidecar, file_paths(output, files)) if place.is_file()]
     start = time.perf_counter()
     paths = write_dataset(settings, output, format=cast(FileFormat, format), compression=compression)
-    return SimulateResult([str(path) for path in paths], events, time.perf_counter() - start, replaced)
+    removed = [str(place) for place in recorded if not place.exists()]
+    return SimulateResult([str(path) for path in paths], events, time.perf_counter() - start, replaced, removed)
 
 
 def _as_typed(given: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ import uproot
 from xectool.errors import DiskError, UsageError, did_you_mean, in_shell
 from xectool.errors.refused_writes import LIFT, size_limit
 from xectool.rootio.origin import Origin
+from xectool.rootio.recorded import forget_replaced
 
 FileFormat = Literal["ttree", "rntuple"]
 BranchSpec = tuple[Any, tuple[int, ...]] | str
@@ -159,8 +160,7 @@ class TreeWriter:
         if self._tree is None:
             raise ValueError("TreeWriter.extend is called outside of its 'with' block")
         arrays = self._checked(rows)
-        total = len(next(iter(arrays.values())))
-        start = 0
+        total, start = len(next(iter(arrays.values()))), 0
         while start < total:
             stop = min(total, start + self._cluster_events - self._filled)
             for name, array in arrays.items():
@@ -243,6 +243,7 @@ class TreeWriter:
                 os.fsync(whole.fileno())
             os.replace(self.part_path, self.path)
             _sync_directory(self.path.parent)
+        forget_replaced(self.path)
         self._release()
 
     def _abort(self) -> None:
