@@ -92,6 +92,35 @@ def test_everything_that_speaks_against_a_job_is_told_at_once_with_one_line(
     assert xectool(*words[1:]).code == 0, "the control: the line as it is pasted"
 
 
+def test_the_line_that_shows_the_script_has_what_is_mended_beside_it(
+    files: Path, xectool: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had the time that was refused beside it, and was refused for it again."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    typed = ["submit", files / "config.yaml", "--gpus", "0", "--time", "12:00", "--set", "training.lr=-1", "--json"]
+    found = {item["where"]: item for item in xectool(*typed, "--partition", "p").document["findings"]}
+    assert found["command line"]["problem"].endswith("what remains: XT-SUBMIT-SLURM (PATH)")
+    words = shlex.split(found["PATH"]["fix"], comments=True)
+    assert [word for word in words if word.startswith("training.lr=")] == [words[-2]], "once"
+    assert ("12:00:00" in words, words[-1]) == (True, "--dry-run")
+    done = xectool(*words[1:], "--json")
+    assert (done.code, done.document["result"]["job_id"]) == (0, None), "the control: the line as it is pasted"
+
+
+def test_no_line_shows_a_script_where_something_is_left_to_fill_in(
+    files: Path, xectool: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    for time in (["--time", "12:00"], ["--time", "12:00:00"]):
+        run = xectool("submit", files / "config.yaml", "--gpus", "0", *time, "--json")
+        found = {item["where"]: item for item in run.document["findings"]}
+        assert {"--partition", "PATH"} <= set(found)
+        assert found["PATH"]["fix"].startswith("--dry-run   # ")
+    line = shlex.split(xectool("submit", files / "config.yaml", "--json").document["findings"][-1]["fix"])
+    done = xectool(*line[1:], "--partition", "p", "--gpus", "0", "--dry-run", "--json")
+    assert done.code == 0, "the control: the line of the others, what was left, and what shows the script"
+
+
 def test_what_the_line_cannot_mend_is_named_and_the_gpus_stay(files: Path, xectool: Callable[..., object]) -> None:
     argv = ["submit", files / "config.yaml", "--gpus", "0", "--set", "data.train_path=/nowhere/at/all.root"]
     *errors, line = xectool(*argv, "--dry-run", "--json").document["findings"]

@@ -42,7 +42,7 @@ class Mend:
 
     def overrides(self, given: Iterable[str]) -> tuple[str, ...]:
         """Return ``key=value`` settings with the changes."""
-        kept = (text for text in given if key_of(text) not in self.dropped)
+        kept = (text for text in given if key_of(text) not in {*self.dropped, *self.settings})
         return (*kept, *(f"{key}={value}" for key, value in self.settings.items()))
 
     def on(self, argv: Sequence[str]) -> str:

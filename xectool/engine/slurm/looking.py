@@ -34,6 +34,8 @@ from xectool.training.saving.resume import require_resumable
 _UNLIMITED: Final = 1 << 60
 _ROUNDS: Final = 4
 _TYPED: Final = re.compile(rf"{SET} \((.+)\)")
+_NO_SLURM: Final = "XT-SUBMIT-SLURM"
+_REHEARSED: Final = "--dry-run   # shows the script, without SLURM, once all else is mended"
 _LATER: Final = "seen once what can be mended of the others is"
 _FIELDS: Final = {
     option_of(name): (name, kind)
@@ -171,7 +173,9 @@ def prepared(wish: Wish) -> Prepared:
         raise errors[0]
     still = [item for error in now for item in _findings(error)]
     left = [item for item in told if _mend(item) is None or any(_same(item, now) for now in still)]
-    raise RefusedJob(told, mends, left)
+    whole = all(item.code == _NO_SLURM for item in left)  # else the line would be refused again, for what is left
+    fix = f"{wish.mended(mends).line('--dry-run')}   # shows the script" if whole else _REHEARSED
+    raise RefusedJob([replace(item, fix=fix) if item.code == _NO_SLURM else item for item in told], mends, left)
 
 
 def _mend(item: Finding) -> Mend | None:
@@ -247,7 +251,8 @@ def _place(config: RunConfig, wish: Wish, errors: Sequence[XecError]) -> RunPlac
         XecError: It cannot.
     """
     if wish.resume is None and any(item.code == "CFG-45" for error in errors for item in _findings(error)):
-        config = config_without_start(config)  # it is told already
+        start = config.checkpoint.model_copy(update={"resume_from": None})  # it is told already
+        config = config.model_copy(update={"checkpoint": start})
     try:
         place = choose_place(config, wish.resume)
     except MisnamedCheckpoint as error:
@@ -260,18 +265,13 @@ def _place(config: RunConfig, wish: Wish, errors: Sequence[XecError]) -> RunPlac
     return place
 
 
-def config_without_start(config: RunConfig) -> RunConfig:
-    """Return a configuration that goes on from nothing."""
-    return config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"resume_from": None})})
-
-
 def _without_slurm(wish: Wish) -> Iterator[UsageError]:
     if not wish.dry_run and not shutil.which("sbatch"):
         yield UsageError(
             "there is no sbatch on this machine, so nothing can be submitted",
             where="PATH",
             fix=f"{wish.line('--dry-run')}   # shows the script",
-            code="XT-SUBMIT-SLURM",
+            code=_NO_SLURM,
         )
 
 
