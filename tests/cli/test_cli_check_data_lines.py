@@ -199,6 +199,24 @@ def test_a_file_without_a_truth_of_a_usual_name_is_said_to_have_none_that_was_lo
     assert not [line for line in named["why"] if "no truth" in line], "the control"
 
 
+def test_files_without_truth_lead_to_a_training_that_needs_none(
+    folder: Path, xectool: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They led to a regressor, which no training takes."""
+    monkeypatch.chdir(folder)
+    values = uproot.open(f"{folder}/simulated.root:tree").arrays(library="np")
+    with uproot.recreate(folder / "raw.root") as file:
+        file["rec"] = {"nphe": values["npho"], "relative_time": values["relative_time"]}
+    told = [f"--set={text}" for text in ("data.tree_name=rec", "data.npho_branch=nphe", "tasks.energy.enabled=true")]
+    line = xectool("check-data", "raw.root", *told, "--deep", "--write-digest", "--json").document["result"]["next"]
+    words = shlex.split(line, comments=True)[1:]
+    assert words[:4] == ["config", "init", "--kind", "mae"]
+    Path("raw.yaml").write_text(xectool(*words[:-2]).out)
+    assert "tasks" not in line, "a masked autoencoder has none"
+    same = ("--set=data.val_path=raw.root", "--set=data.allow_overlap=true")
+    assert xectool("train", "raw.yaml", *same, "--dry-run", "--json").document["status"] == "ok"
+
+
 def test_the_other_sample_is_not_compared_with_itself() -> None:
     trees = Told(["a.root:train"], against=["a.root:val"])
     assert trees.again("xectool check-data a.root:train --deep") == (

@@ -14,9 +14,8 @@ import yaml
 from xectool import engine
 from xectool.cli.app import app
 from xectool.cli.other_sample import WITH_VALUE
-from xectool.config.inputs import expand_inputs
+from xectool.config.inputs import expand_inputs, free_name
 from xectool.engine.check_lines import Told
-from xectool.engine.file_patterns import free_name
 from xectool.findings import Finding, Severity
 
 ALL = ("a.root", "b.root", "c.root", "-y.root")

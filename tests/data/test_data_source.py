@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 
 import numpy as np
 import pytest
@@ -226,3 +227,49 @@ def test_more_files_than_are_kept_open_are_read(dataset, monkeypatch):
     with EventLoader(source, DataPlan(source.files, 16, seed=0, chunksize=64)) as loader:
         assert sum(batch.num_events for batch in loader.epoch(0)) == sum(dataset.sizes)
     assert len(source._open) == 1
+
+
+@pytest.mark.parametrize("name", ["mae.yaml", "mae2.yaml"])
+def test_files_without_any_truth_lead_to_the_kind_that_needs_none(tmp_path, write_rows, monkeypatch, name):
+    """The line disabled all tasks, and what that was answered with enabled one again."""
+    monkeypatch.chdir(tmp_path)
+    if name != "mae.yaml":
+        (tmp_path / "mae.yaml").touch()
+    write_rows(["light", "relative_time"])
+    data = DataConfig(train_path="a b.root", val_path="v.root", npho_branch="light", exclude=("a b.root:1",))
+    with pytest.raises(DataFileError, match="truth of task energy") as caught:
+        open_source(data, "train", TASKS)
+    line, _, remark = caught.value.fix.partition("   # ")
+    assert shlex.split(line) == [
+        "xectool", "config", "init", "--kind", "mae", "--set", "data.train_path=a b.root", "--set",
+        "data.val_path=v.root", "--set", "data.npho_branch=light", "--set", "data.exclude=['a b.root:1']", ">", name,
+        "&&", "xectool", "train", name, "--dry-run",
+    ]  # fmt: skip
+    assert "a regressor needs truth" in remark
+    assert remark.endswith("--set data.truth_branches.energy=NAME --set data.truth_branches.uvwFI=NAME")
+    readings = data.model_copy(update={"npho_branch": "lights"})
+    with pytest.raises(DataFileError, match="'lights'") as caught:
+        open_source(readings, "train", TASKS)
+    assert caught.value.fix.endswith("--set data.npho_branch=light"), "what any kind needs goes first"
+
+
+def test_files_with_the_truth_of_another_task_lead_to_that_task(tmp_path, write_rows, monkeypatch):
+    """A time was proposed for the energy, by its name."""
+    monkeypatch.chdir(tmp_path)
+    write_rows(["npho", "relative_time", "timeTruth"])
+    with pytest.raises(DataFileError, match="truth of task energy") as caught:
+        open_source(DataConfig(train_path="a b.root"), "train", TASKS)
+    assert caught.value.fix.startswith(
+        "--set tasks.timing.enabled=true --set tasks.energy.enabled=false --set tasks.uvwFI.enabled=false   # or name"
+    )
+
+
+@pytest.fixture
+def write_rows(tmp_path):
+    """Write a few events of the named branches to a file with a blank in its name."""
+
+    def write(names):
+        with uproot.recreate(tmp_path / "a b.root") as file:
+            file["tree"] = {name: np.ones(3 if name.endswith("Truth") else (3, 4760), np.float32) for name in names}
+
+    return write

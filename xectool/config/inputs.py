@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -52,6 +53,12 @@ def input_name(path: str, tree: str) -> str:
     """
     name = f"{path}:{tree}"
     return name if split_tree(name, "") == (path, tree) else path
+
+
+def free_name(stem: str, suffix: str) -> str:
+    """Return a name that nothing here has: what is written to a link that leads nowhere yet goes where that leads."""
+    numbers = itertools.chain([""], itertools.count(2))
+    return next(name for number in numbers if not os.path.lexists(name := f"{stem}{number}{suffix}"))
 
 
 def place_of(path: str, tree: str) -> Place:

@@ -6,8 +6,9 @@ from collections.abc import Collection, Sequence
 from typing import Literal
 
 from xectool.config.data import DataConfig
-from xectool.config.inputs import expand_inputs, input_name
+from xectool.config.inputs import expand_inputs, free_name, input_name
 from xectool.config.left_out import left_out, refuse_beyond
+from xectool.config.serialize import inline_yaml
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.data.blocks import SourceFile
 from xectool.data.cache.tables import PreparedTables
@@ -15,7 +16,7 @@ from xectool.data.events import EventSource, SourceBranches
 from xectool.data.prepared import indexed_files
 from xectool.data.selection import excluded_entries, fiducial_entries
 from xectool.detector.constants import NUM_SENSORS
-from xectool.errors import ConfigError, DataUnusable
+from xectool.errors import ConfigError, DataUnusable, in_shell
 from xectool.findings import Finding, Severity
 from xectool.rootio.reader import EventFile
 from xectool.rootio.schema import ExpectedBranch, check_schema
@@ -88,14 +89,29 @@ def _opened(
     """Return a file as the plan needs it, checked, and the tasks whose truth it holds."""
     branches, require_truth, cut, exclude = wanted
     with EventFile(path, data.tree_name) as file:
-        check_schema(file, _expected(data, file, branches, require_truth, cut))
         present = {task for task, branch in branches.items() if branch in file.branch_names}
+        instead = _without_truth(data, file) if require_truth and branches and not present else ""
+        expected = _expected(data, file, branches, require_truth, cut)
+        check_schema(file, expected, instead, data.truth_branches.values())
         selected = fiducial_entries(file, data) if cut else None
         gone = [entry for at, entry in exclude if at == index]
         refuse_beyond(data, path, gone, file.num_entries)
         selected = excluded_entries(selected, file.num_entries, gone)
         starts = file.cluster_starts(data.npho_branch)
         return SourceFile(file.path, file.tree, file.num_entries, starts, selected), present
+
+
+def _without_truth(data: DataConfig, file: EventFile) -> str:
+    """Return what trains on a file without the truth of any enabled task: another task, or a kind that needs none."""
+    held = [task for task, branch in data.truth_branches.items() if branch in file.branch_names]
+    if held:
+        return f"--set tasks.{held[0]}.enabled=true"
+    usual, new = DataConfig(), free_name("mae", ".yaml")
+    keys = [key for key in vars(data) if key.endswith(("_path", "_branch")) or key in ("tree_name", "exclude")]
+    kept = {key: value for key in keys if (value := getattr(data, key)) != getattr(usual, key)}
+    settings = " ".join(f"--set {in_shell(f'data.{key}={inline_yaml(value)}')}" for key, value in kept.items())
+    line = f"xectool config init --kind mae {settings} > {new} && xectool train {new} --dry-run"
+    return f"{line}   # a regressor needs truth, this masked autoencoder of the same files none"
 
 
 def _paths(data: DataConfig, which: str | Sequence[str]) -> str | Sequence[str]:

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from xectool.checks.facts import FileFacts
 from xectool.config.data import DataConfig
-from xectool.config.inputs import Place, input_name, place_of, split_tree
+from xectool.config.inputs import Place, free_name, input_name, place_of, split_tree
 from xectool.config.mends import Conversion
+from xectool.config.root import KINDS
 from xectool.config.serialize import inline_yaml
-from xectool.engine.file_patterns import free_name, patterns
+from xectool.engine.file_patterns import patterns
 from xectool.engine.written_files import Tree, Written, files_and_options
 from xectool.errors import in_shell
 from xectool.findings import Finding
@@ -237,13 +238,14 @@ class Told:
         ]
         return [f"{key}=true" for key in enabled if key not in told]
 
-    def following(self, name: str, has_hashes: bool, idle: Collection[str] = ()) -> str:
+    def following(self, name: str, has_hashes: bool, idle: Collection[str] = (), has_truth: bool = True) -> str:
         """Return what comes after a good verdict: a deeper check with hashes where they can be kept, then a training.
 
         Args:
             name: The data as arguments of a command.
             has_hashes: Whether every file has recorded hashes.
             idle: Tasks of which nothing can be learned, for their truth is the same in all events.
+            has_truth: Whether the truth of a task is known; without any the training is that of a masked autoencoder.
         """
         lacks_hashes = not has_hashes and all(os.access(os.path.dirname(f.path) or ".", os.W_OK) for f in self.files)
         if lacks_hashes or not self.deep:
@@ -252,8 +254,10 @@ class Told:
             return " ".join(("xectool train", in_shell(self.config), *self._kept({"--config"}), "--dry-run"))
         named = {"data.train_path": self._named("files"), "data.val_path": self._named("others")}
         given = [f"{key}={inline_yaml(of[0] if len(of) == 1 else of)}" for key, of in named.items() if of]
-        chosen = (f"--set {in_shell(text)}" for text in (*given, *self.overrides, *self._tasks(idle)))
-        line = " ".join(("xectool config init", *chosen, f"> {free_name('config', '.yaml')}"))
+        kept = [text for text in self.overrides if re.split("[.=]", text)[0].strip() in KINDS["mae"].model_fields]
+        told, kind = ((*self.overrides, *self._tasks(idle)), "") if has_truth else (kept, " --kind mae")
+        chosen = (f"--set {in_shell(text)}" for text in (*given, *told))
+        line = " ".join((f"xectool config init{kind}", *chosen, f"> {free_name('config', '.yaml')}"))
         is_whole = "data.val_path=" in line
         remark = "" if is_whole else f"{_REMARK}data.val_path in it is yet to be told: other files, to validate on"
         return line + remark + self._lists(line, remark)

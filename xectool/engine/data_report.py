@@ -232,7 +232,8 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], told: Told) -> tuple
     first = sample.files[0]
     name = arguments(first.path, first.tree) if num_files == 1 else told.inputs()
     idle = {task for task, scan in sample.targets.items() if scan.is_constant}
-    after = told.following(name, not _reach(sample.files), idle)
+    has_truth = facts.config is not None or any(scan.known for scan in sample.targets.values())
+    after = told.following(name, not _reach(sample.files), idle, has_truth)
     if warnings:
         return (
             f"usable with care: {counted(len(warnings), 'warning')} in {looked}",

@@ -1,4 +1,4 @@
-"""Patterns that name just some files, names that no file has yet, and what makes one file of many."""
+"""Patterns that name just some files, and what makes one file of many."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from xectool.config.inputs import input_name
+from xectool.config.inputs import free_name, input_name
 from xectool.config.serialize import inline_yaml
 from xectool.errors import in_shell
 
@@ -37,12 +37,6 @@ def _common(names: Sequence[str]) -> str:
     """Return how all names begin."""
     same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
     return "".join(letters[0] for letters in same)
-
-
-def free_name(stem: str, suffix: str) -> str:
-    """Return a name that nothing here has: what is written to a link that leads nowhere yet goes where that leads."""
-    numbers = itertools.chain([""], itertools.count(2))
-    return next(name for number in numbers if not os.path.lexists(name := f"{stem}{number}{suffix}"))
 
 
 def merging(files: Sequence[str], trees: Collection[str] = ()) -> str:

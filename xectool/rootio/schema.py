@@ -9,6 +9,9 @@ from xectool.detector.constants import NUM_SENSORS
 from xectool.errors import DataFileError, nearest
 from xectool.rootio.reader import EventFile
 
+_REMARK = "   # "
+_TRUTH = "data.truth_branches."
+
 
 @dataclass(frozen=True)
 class ExpectedBranch:
@@ -29,11 +32,20 @@ class ExpectedBranch:
     without: str = ""
 
 
-def check_schema(file: EventFile, expected: Iterable[ExpectedBranch]) -> None:
+def check_schema(
+    file: EventFile, expected: Iterable[ExpectedBranch], instead: str = "", others: Iterable[str] = ()
+) -> None:
     """Check that every expected branch is there, holds numbers, and has its width.
 
     Integer branches are read as floats. A variable-length branch passes if its first event has the width; every
     further event is checked when it is read.
+
+    Args:
+        file: An open file.
+        expected: What it is to hold.
+        instead: For a file without any branch that can be left out, where a job cannot leave out all: the line that
+            begins another job, or the options that make up for them.
+        others: Names of branches with another role, which are proposed for none.
 
     Raises:
         DataFileError: A branch is absent, of another kind or width; names file, tree, branch and the nearest.
@@ -41,22 +53,29 @@ def check_schema(file: EventFile, expected: Iterable[ExpectedBranch]) -> None:
     wanted = list(expected)
     missing = [branch for branch in wanted if branch.name not in file.branch_names]
     if missing:
-        raise _missing(file, missing, {branch.name for branch in wanted})
+        raise _missing(file, missing, {*others, *(branch.name for branch in wanted)}, instead)
     for branch in wanted if file.num_entries else ():
         width = file.first_width(branch.name)
         if width != branch.width:
             raise _other_width(file, branch, width, {other.name for other in wanted})
 
 
-def _missing(file: EventFile, branches: Sequence[ExpectedBranch], known: Set[str]) -> DataFileError:
+def _missing(file: EventFile, branches: Sequence[ExpectedBranch], known: Set[str], instead: str) -> DataFileError:
     """Return the error for all branches that are not there, so that all names are given at once."""
     first, found = branches[0], [_meant(file, branch, known) for branch in branches]
     named = [(branch, f"{branch.option}={name or 'NAME'}", name) for branch, name in zip(branches, found, strict=True)]
     options = [setting if name else branch.without or setting for branch, setting, name in named]
     hint = f"did you mean '{found[0]}'?" if found[0] else ""
     unknown = [setting for branch, setting, name in named if branch.without and not name]
-    instead = f"   # or name what holds it: --set {' --set '.join(unknown)}" if unknown else ""
-    error = file.missing_branch(first.name, fix=f"--set {' --set '.join(options)}{instead}", meant=hint)
+    told = f"{_REMARK}or name what holds it: --set {' --set '.join(unknown)}" if unknown else ""
+    fix = f"--set {' --set '.join(options)}{told}"
+    if instead and not any(name for branch, _, name in named if branch.without):
+        readings = [setting for branch, setting, _ in named if not branch.option.startswith(_TRUTH)]
+        if instead.startswith("--set "):
+            fix = f"{instead} {fix}"
+        else:  # what it has to have at all goes first
+            fix = f"--set {' --set '.join(readings)}" if readings else instead + told.replace(_REMARK, "; ")
+    error = file.missing_branch(first.name, fix=fix, meant=hint)
     error.problem += f"; it is the {first.role}"
     if others := ", ".join(f"'{branch.name}' ({branch.role})" for branch in branches[1:]):
         error.problem += f"; neither are there {others}"

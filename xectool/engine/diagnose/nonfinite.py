@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from xectool.checkpoint import store
+from xectool.config.inputs import free_name
 from xectool.config.load import load_config
 from xectool.engine.diagnose.nan_of_run import SearchedRun
-from xectool.engine.file_patterns import free_name
 from xectool.errors import UsageError, XecError, in_shell
 from xectool.findings import Finding
 from xectool.probes.instruments.minimal import SavedBatch, plain_window, save_batch
