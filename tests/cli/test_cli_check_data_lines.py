@@ -199,6 +199,29 @@ def test_a_file_without_a_truth_of_a_usual_name_is_said_to_have_none_that_was_lo
     assert not [line for line in named["why"] if "no truth" in line], "the control"
 
 
+def test_truths_that_are_not_there_are_named_beside_those_that_are_with_what_was_not_read(
+    folder: Path, xectool: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A position in branches of its components was passed over in silence where an energy was found."""
+    values = uproot.open(f"{folder}/simulated.root:tree").arrays(library="np")
+    parts = {name: values["uvwTruth"][:, part] for part, name in enumerate("uvw")}
+    readings = {name: values[name] for name in ("npho", "relative_time")}
+    with uproot.recreate(folder / "parts.root") as file:
+        file["tree"] = readings | {"Egamma": values["energyTruth"], **parts}
+    monkeypatch.chdir(folder)
+    words = ("check-data", "parts.root", "--json")
+    for told in ((), ("--set", "data.truth_branches.energy=Egamma")):  # told of as a guess, and named
+        run = xectool(*words, *told)
+        (said,) = [line for line in run.document["result"]["why"] if "truth was looked at" in line]
+        assert said.startswith(
+            "not every truth was looked at: emiAng, timeTruth, uvwTruth, emiVec, nGammaTruth are not"
+        )
+        assert "there; not read: u, v, w (" in said
+        assert run.code == 0
+    whole = xectool("check-data", "simulated.root", "--json").document["result"]["why"]
+    assert not [line for line in whole if "truth was looked at" in line], "the control"
+
+
 def test_files_without_truth_lead_to_a_training_that_needs_none(
     folder: Path, xectool: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

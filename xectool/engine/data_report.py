@@ -255,15 +255,22 @@ def _of_damage(errors: Sequence[Finding]) -> str:
 
 
 def _without_truth(facts: DataFacts) -> tuple[str, ...]:
-    """Return that no truth was looked at, where neither a configuration nor the usual names said which it is."""
-    sample, names = facts.sample, facts.settings.data.truth_branches
-    if facts.config is not None or sample.targets or sample.guesses or not sample.scanned:
+    """Return of which tasks no truth was looked at, where no configuration, usual name or guess says which it is."""
+    sample, data = facts.sample, facts.settings.data
+    guesses = [guess for of_file in sample.guesses.values() for guess in of_file.items()]
+    there = {name for file in sample.files for name in (*file.names, *file.branches)}
+    told = {*there, *(data.truth_branches[task] for task, _ in guesses)}
+    lacking = [name for name in dict.fromkeys(data.truth_branches.values()) if name not in told]
+    if facts.config is not None or not lacking or not sample.scanned:
         return ()
-    read = {value for key, value in vars(facts.settings.data).items() if key.endswith("_branch")}
-    rest = [name for name in sample.files[0].branches if name not in read]
-    there = f"; not read: {', '.join(rest[:_SHOWN])}{', ...' if rest[_SHOWN:] else ''}" if rest else ""
-    told = f"no truth was looked at: {', '.join(dict.fromkeys(names.values()))} are not there{there}"
-    return (f"{told} (--config CONFIG, or --set data.truth_branches.TASK=NAME)",)
+    read = {value for key, value in vars(data).items() if key.endswith("_branch")} | {*data.truth_branches.values()}
+    read |= {guess.branch for _, guess in guesses}
+    rest = [name for name in dict.fromkeys(name for file in sample.files for name in file.branches) if name not in read]
+    unread = f"; not read: {', '.join(rest[:_SHOWN])}{', ...' if rest[_SHOWN:] else ''}" if rest else ""
+    some = "no truth was" if not sample.targets and not guesses else "not every truth was"
+    verb = "are" if lacking[1:] else "is"
+    absent = f"{some} looked at: {', '.join(lacking)} {verb} not there{unread}"
+    return (f"{absent} (--config CONFIG, or --set data.truth_branches.TASK=NAME)",)
 
 
 def _read(scanned: int, num_events: int, deep: bool) -> str:
