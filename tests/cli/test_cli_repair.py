@@ -17,6 +17,7 @@ import uproot
 import yaml
 from xectool import engine
 from xectool.detector.neighbours import within_hops
+from xectool.engine import comparison
 from xectool.engine.loading import load_checkpoint, ready_model
 from xectool.errors import DataFileError, DataUnusable, UsageError
 from xectool.report.worst import SensorFiles
@@ -246,6 +247,26 @@ def test_the_comparison_agrees_with_predicting_each_variant(
         assert rows[metric].errors["inpainted"] >= 0
     unread = ~(np.abs(ak.to_numpy(branches(*data)["npho"])) < 9e9)
     assert result.dead_per_event == pytest.approx(unread.sum() / 14)
+
+
+@pytest.mark.parametrize(("photons", "warned"), [(-60.0, 1), (-20.0, 0), (3.0, 0)])
+def test_a_comparison_tells_of_an_inpainter_that_fills_negative_light(
+    inpainter: str, regressor: str, data: list[Path], monkeypatch: pytest.MonkeyPatch, photons: float, warned: int
+) -> None:
+    """It was "no difference beyond 3 errors": each sensor read 0, as if it had no light."""
+
+    def fill(npho: torch.Tensor, time: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"npho": npho.masked_fill(mask, photons), "time": time}
+
+    monkeypatch.setattr(comparison, "filler", lambda _: fill)
+    found = engine.compare(regressor, [*map(str, data)], variants=["raw", "inpainted"], inpainter=inpainter)
+    told = [item for item in found.findings if item.code == "XT-REPAIR-NEGATIVE"]
+    assert len(told) == warned
+    number = round(found.dead_per_event * found.events)
+    for item in told:
+        words = f"{number} of {number} filled readings were negative, {number} of them below -50 photons"
+        assert item.problem.startswith(words)
+        assert item.fix.startswith(f"xectool predict {inpainter} {data[0]}")
 
 
 def test_listed_sensors_are_dead_in_every_variant_though_the_file_has_their_readings(

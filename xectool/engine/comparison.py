@@ -25,11 +25,12 @@ from xectool.engine.loading import (
     told_of,
 )
 from xectool.engine.missing_truth import missing_truth
+from xectool.engine.negative_fills import CountedFill, negative_fills
 from xectool.engine.repairing import filler, load_inpainter
 from xectool.errors import DataUnusable, UsageError, counted, did_you_mean, in_shell, nearest
 from xectool.findings import Finding, Severity
 from xectool.runlog.metrics import with_unit
-from xectool.tasks.event_variants import Variant, with_dead, with_neighbours, with_network
+from xectool.tasks.event_variants import Fill, Variant, with_dead, with_neighbours, with_network
 from xectool.tasks.neighbour_baselines import DEFAULT_HOPS
 from xectool.tasks.paired import PairedMetric
 from xectool.training.predicting.variants import ComparisonRun, compare_variants
@@ -151,6 +152,7 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
     reach = (hops or DEFAULT_HOPS) if "neighbour" in variants else None
     loaded = _load_regressor(model, weights, device, names)
     filling = None if inpainter is None else load_inpainter(inpainter, "auto", device, "--inpainter")
+    fill = None if filling is None else CountedFill(filler(filling))
     renamed = [name for name in names if name not in loaded.told]
     source = open_events(loaded, data, max_events, renamed)
     lacking = missing_truth(loaded, source, renamed)
@@ -162,7 +164,7 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
         loaded.task,
         loaded.execution,
         sensors,
-        {name: _variant(name, filling, reach or DEFAULT_HOPS) for name in variants},
+        {name: _variant(name, fill, reach or DEFAULT_HOPS) for name in variants},
         lambda: watching.advanced(1, {}),
     )
     with (
@@ -174,9 +176,13 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
     if not found.metrics:  # the branches are there and say 1e10 everywhere
         raise _no_truth(loaded, source)
     notes = () if filling is None else _branch_notes(loaded.config, filling.config)
+    again = " ".join(map(in_shell, (str(inpainter), *data)))
+    bad = (
+        () if fill is None else negative_fills(fill.filled, fill.negative, fill.deep, f"--inpainter {inpainter}", again)
+    )
     per_event = found.num_dead / found.num_events
     taken = (*loaded.notes, *assumed_losses(loaded, str(model)), *(() if filling is None else filling.notes))
-    findings = (*taken, *source.findings, *lacking, *notes, *_nothing_dead(per_event))
+    findings = (*taken, *source.findings, *lacking, *notes, *bad, *_nothing_dead(per_event))
     return CompareResult(found.num_events, tuple(variants), sensors.origin, per_event, reach, found.metrics, findings)
 
 
@@ -255,10 +261,10 @@ def _load_regressor(path: str | Path, weights: str, device: str | None, names: S
     return ready_model(checkpoint, path, weights, device, told_of(checkpoint, names))
 
 
-def _variant(name: str, filling: LoadedModel | None, hops: int) -> Variant:
+def _variant(name: str, fill: Fill | None, hops: int) -> Variant:
     if name == "inpainted":
-        assert filling is not None  # checked with the options
-        return with_network(filler(filling))
+        assert fill is not None  # checked with the options
+        return with_network(fill)
     return with_dead if name == "raw" else with_neighbours(hops)
 
 

@@ -22,6 +22,7 @@ from xectool.engine.loading import (
     load_checkpoint,
     ready_model,
 )
+from xectool.engine.negative_fills import negative_fills
 from xectool.engine.output_places import files_read, require_file_place
 from xectool.errors import UsageError, in_shell
 from xectool.findings import Finding, Severity
@@ -30,11 +31,10 @@ from xectool.rootio.beside import beside
 from xectool.rootio.origin import FLAG_BRANCH, Origin
 from xectool.rootio.reader import EventFile
 from xectool.tasks.event_variants import Fill
-from xectool.training.predicting.repair import DEEP_NPHO, Repaired, RepairRun, write_repaired
+from xectool.training.predicting.repair import Repaired, RepairRun, write_repaired
 from xectool.training.process.memory_faults import memory_faults
 from xectool.training.process.progress import NullObserver, Observer
 
-_MANY_DEEP = 0.01  # of what was filled
 _INPAINTERS = "xectool runs   # lists runs; a checkpoint of one of kind inpainter is needed"
 
 
@@ -199,8 +199,7 @@ def _findings(written: Repaired, output: str, again: str) -> list[Finding]:
                 "an inpainter of model.geometry: physical covers every sensor",
             )
         )
-    if written.num_deep > _MANY_DEEP * written.num_filled:
-        found.append(_negative(written, output, again))
+    found += negative_fills(written.num_filled, written.num_negative, written.num_deep, output, again)
     if not written.num_dead:
         found.append(
             Finding(
@@ -212,14 +211,3 @@ def _findings(written: Repaired, output: str, again: str) -> list[Finding]:
             )
         )
     return found
-
-
-def _negative(written: Repaired, output: str, again: str) -> Finding:
-    return Finding(
-        "XT-REPAIR-NEGATIVE",
-        Severity.WARNING,
-        f"{written.num_negative} of {written.num_filled} filled readings were negative, {written.num_deep} of "
-        f"them below {DEEP_NPHO:g} photons: they read 0, for no light is less than none",
-        where=output,
-        fix=f"xectool predict {again}   # scores the inpainter on sensors with a reading; train it longer",
-    )
