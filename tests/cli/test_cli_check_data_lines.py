@@ -230,12 +230,19 @@ def test_files_without_truth_lead_to_a_training_that_needs_none(
     values = uproot.open(f"{folder}/simulated.root:tree").arrays(library="np")
     with uproot.recreate(folder / "raw.root") as file:
         file["rec"] = {"nphe": values["npho"], "relative_time": values["relative_time"]}
-    told = [f"--set={text}" for text in ("data.tree_name=rec", "data.npho_branch=nphe", "tasks.energy.enabled=true")]
+    settings = ["data.tree_name=rec", "data.npho_branch=nphe", "training.lr=1e-4"]
+    others = [
+        "tasks.energy.enabled=true",
+        "model.hidden_dim=8",
+        "data.fiducial.enabled=true",
+    ]  # of a regressor, of truth
+    told = [f"--set={text}" for text in (*settings, *others)]
     line = xectool("check-data", "raw.root", *told, "--deep", "--write-digest", "--json").document["result"]["next"]
     words = shlex.split(line, comments=True)[1:]
     assert words[:4] == ["config", "init", "--kind", "mae"]
     Path("raw.yaml").write_text(xectool(*words[:-2]).out)
-    assert "tasks" not in line, "a masked autoencoder has none"
+    assert all(f"--set {text}" in line for text in settings)
+    assert not [text for text in others if text in line], "a masked autoencoder has none of these"
     same = ("--set=data.val_path=raw.root", "--set=data.allow_overlap=true")
     assert xectool("train", "raw.yaml", *same, "--dry-run", "--json").document["status"] == "ok"
 

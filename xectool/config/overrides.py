@@ -39,6 +39,16 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
         _write(document, key, parse_value(value, f"{SET} {key}", given), SET)
 
 
+def known_to(kind: str, overrides: Sequence[str]) -> list[str]:
+    """Return those overrides whose key, or section, a kind has.
+
+    >>> known_to("mae", ["training.lr=1e-4", "tasks.energy.enabled=true", "model.hidden_dim=8"])
+    ['training.lr=1e-4']
+    """
+    known = keys_of(kind)
+    return [text for text in overrides if text.partition("=")[0].strip() in known]
+
+
 def naming(run_name: str) -> str:
     """Return the override that gives a run its name, quoted, whatever YAML would read in it.
 

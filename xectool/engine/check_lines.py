@@ -14,7 +14,7 @@ from xectool.checks.facts import FileFacts
 from xectool.config.data import DataConfig
 from xectool.config.inputs import Place, free_name, input_name, place_of, split_tree
 from xectool.config.mends import Conversion
-from xectool.config.root import KINDS
+from xectool.config.overrides import known_to
 from xectool.config.serialize import inline_yaml
 from xectool.engine.file_patterns import patterns
 from xectool.engine.written_files import Tree, Written, files_and_options
@@ -254,7 +254,7 @@ class Told:
             return " ".join(("xectool train", in_shell(self.config), *self._kept({"--config"}), "--dry-run"))
         named = {"data.train_path": self._named("files"), "data.val_path": self._named("others")}
         given = [f"{key}={inline_yaml(of[0] if len(of) == 1 else of)}" for key, of in named.items() if of]
-        kept = [text for text in self.overrides if re.split("[.=]", text)[0].strip() in KINDS["mae"].model_fields]
+        kept = [text for text in known_to("mae", self.overrides) if not text.startswith("data.fiducial")]  # of truth
         told, kind = ((*self.overrides, *self._tasks(idle)), "") if has_truth else (kept, " --kind mae")
         chosen = (f"--set {in_shell(text)}" for text in (*given, *told))
         line = " ".join((f"xectool config init{kind}", *chosen, f"> {free_name('config', '.yaml')}"))
