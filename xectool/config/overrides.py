@@ -39,6 +39,11 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
         _write(document, key, parse_value(value, f"{SET} {key}", given), SET)
 
 
+def key_of(setting: str) -> str:
+    """Return the key of ``key=value``."""
+    return setting.partition("=")[0].strip()
+
+
 def known_to(kind: str, overrides: Sequence[str]) -> list[str]:
     """Return those overrides whose key, or section, a kind has.
 
@@ -46,7 +51,7 @@ def known_to(kind: str, overrides: Sequence[str]) -> list[str]:
     ['training.lr=1e-4']
     """
     known = keys_of(kind)
-    return [text for text in overrides if text.partition("=")[0].strip() in known]
+    return [text for text in overrides if key_of(text) in known]
 
 
 def naming(run_name: str) -> str:

@@ -16,6 +16,7 @@ from xectool.checkpoint.format import FORMAT_NAME, Checkpoint
 from xectool.checkpoint.soundness import require_finite
 from xectool.config.document import parse_value
 from xectool.config.load import config_from_dict
+from xectool.config.overrides import key_of
 from xectool.config.root import RunConfig
 from xectool.config.serialize import dotted_values, inline_yaml, starting_from
 from xectool.config.tasks import SIGNED_TASKS
@@ -173,11 +174,6 @@ def assumptions(meta: Mapping[str, Any], where: str, told: Sequence[str] | None 
         for key, value in meta.get("assumed", {}).items()
         if key not in map(key_of, told or ())
     )
-
-
-def key_of(setting: str) -> str:
-    """Return the key of a ``section.key=value`` string."""
-    return setting.partition("=")[0].strip()
 
 
 def told_of(checkpoint: Checkpoint, settings: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Final
 
 from xectool.config.document import SET, parse_value
 from xectool.config.keys import keys_of
+from xectool.config.overrides import key_of
 from xectool.config.root import KINDS
 from xectool.config.serialize import inline_yaml
 from xectool.errors import ConfigError
@@ -72,11 +73,6 @@ class Mend:
         words += [part for item in left.items() for part in item]
         words += [part for key, value in overridden.items() for part in (SET, f"{key}={value}")]
         return shlex.join(["xectool", *words, *last])
-
-
-def key_of(setting: str) -> str:
-    """Return the key of ``key=value``."""
-    return setting.partition("=")[0].strip()
 
 
 def mend_of(fix: str, options: Collection[str], wrong: str = "") -> Mend | None:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from xectool.config.document import SET
+from xectool.config.overrides import key_of
 from xectool.errors import CheckpointError
 
 RESUME_KEY: Final = "checkpoint.resume_from"
@@ -59,11 +60,7 @@ class ResumeRefused(CheckpointError):
 def _set_by(options: str) -> set[str]:
     """Return the keys that options set: what was given of these on a command line is not to stand beside them."""
     words = shlex.split(options)
-    return {_key(word) for option, word in itertools.pairwise(words) if option == SET}
-
-
-def _key(setting: str) -> str:
-    return setting.partition("=")[0].strip()
+    return {key_of(word) for option, word in itertools.pairwise(words) if option == SET}
 
 
 def _without(options: Collection[str], keys: Collection[str], argv: Sequence[str]) -> list[str]:
@@ -81,6 +78,6 @@ def _without(options: Collection[str], keys: Collection[str], argv: Sequence[str
             kept.append(word)
             continue
         value = value if joined else next(words, "")
-        if option == SET and _key(value) not in keys:
+        if option == SET and key_of(value) not in keys:
             kept += [word] if joined else [word, value]
     return kept
