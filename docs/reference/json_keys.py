@@ -16,7 +16,7 @@ from xectool.engine.diagnose.hanging import ProcessLine
 _ATTRIBUTES: Final = re.compile(r"^Attributes:\n((?: .*\n?|\n)+)", re.MULTILINE)
 _ENTRY: Final = re.compile(r"^    (\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 _SPELLED: Final = {"compare": "predict --compare", "repair": "predict --repair", "control": "ctl"}
-_ASIDE: Final = frozenset({"findings"})  # told beside the result
+_ASIDE: Final = frozenset({"findings", "last_lines"})  # told beside the result, and what the screen had
 MEMORY: Final = {
     "gpu": "`parameters_bytes`, `gradients_bytes`, `optimizer_bytes`, `ema_bytes`, `activations_bytes`, `inputs_bytes`,"
     " `peak_bytes`, `capacity_bytes`, `fits`, `max_batch_size` of the device. The peak is that of its allocator's"

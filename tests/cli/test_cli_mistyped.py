@@ -34,6 +34,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("train config.yaml --set training.epochs", "--set training.epochs=7"),
         ("train config.yaml --set training.lr", "--set training.lr=0.0003"),
         ("train config.yaml --set 'training.lr: 1e-5'", "--set training.lr=1e-5"),
+        ("train config.yaml --set training.lr 1e-5", "xectool train config.yaml --set training.lr=1e-5"),
+        (
+            "train config.yaml --set training.lr = 1e-5 --set training.epochs: 2 --max-steps 3",
+            "xectool train config.yaml --set training.lr=1e-5 --set training.epochs=2 --max-steps 3",
+        ),
         ("explain training.leraning_rate", "xectool explain training.lr"),
     ],
 )
@@ -48,5 +53,6 @@ def test_what_is_near_nothing_is_answered_with_the_help(xectool: Run, here: Path
         ("frobnicate", "xectool --help"),
         ("", "xectool --help"),
         ("train --zzzz", "xectool train --help"),
+        ("train config.yaml --set training.lr=1 --set x=2 more", "xectool train --help"),
     ):
         assert xectool(*typed.split(), "--json").document["findings"][0]["fix"] == fix

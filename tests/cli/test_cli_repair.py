@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -406,6 +408,28 @@ def test_combinations_without_sense_are_refused_with_what_to_write(
     finding = outcome.document["findings"][0]
     assert fix in f"{finding['problem']} {finding['fix']}"
     assert val.read_bytes() == (files / "val.root").read_bytes()
+
+
+def test_a_missing_inpainter_is_answered_with_an_inpainter(
+    xectool: Run, regressor: str, inpainter: str, data: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest of the runs here was proposed, a regressor, and refused; for a mistyped list nothing was."""
+    for number, (kind, source) in enumerate((("inpainter", inpainter), ("regressor", regressor))):
+        place = tmp_path / "artifacts" / kind
+        place.mkdir(parents=True)
+        for name in ("config.yaml", "checkpoint_last.pt"):
+            shutil.copy(Path(source).with_name(name), place / name)
+        os.utime(place / "checkpoint_last.pt", (number, number))
+    monkeypatch.chdir(tmp_path)
+    Path("dead.txt").write_text("4 5 6")
+    line = ["predict", regressor, data[0], "--compare", "raw,inpainted", "--inpainter", "gone.pt", "--dead", "ded.txt"]
+    for named in ("artifacts/inpainter/checkpoint_", "dead.txt"):
+        outcome = xectool(*line, "--json")
+        (found,) = outcome.document["findings"]
+        line = shlex.split(found["fix"], comments=True)[1:-1]
+        assert (outcome.code, any(word.startswith(named) for word in line)) == (2, True), found
+        assert "regressor" not in found["fix"].partition("#")[2]
+    assert xectool(*line, "--json").code == 0
 
 
 def test_json_and_text_of_both_commands(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -55,8 +56,21 @@ def test_a_sensor_listed_twice_is_refused_and_the_fix_makes_a_list_that_is_read(
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataFileError, match=r"No such file(.|\n)*none\.txt"):
-        read_dead_channels(tmp_path / "none.txt")
+    for beside in ("other.txt", "none.root"):
+        (tmp_path / beside).touch()
+    for path in (tmp_path / "none.txt", tmp_path / "gone/none.txt"):
+        with pytest.raises(DataFileError, match=r"no such list(.|\n)*none\.txt") as refused:
+            read_dead_channels(path)
+        assert refused.value.fix == "give a text file with one sensor id a line"
+
+
+@pytest.mark.parametrize("there", ["dead channels.txt", "deadchannels.dat"])
+def test_a_mistyped_list_is_answered_with_the_one_beside_it(tmp_path: Path, there: str) -> None:
+    for beside in (there, "other.txt", "dead channel.root"):
+        (tmp_path / beside).touch()
+    with pytest.raises(DataFileError, match=f"did you mean '{there}'") as refused:
+        read_dead_channels(tmp_path / "dead chanels.txt")
+    assert shlex.split(refused.value.fix) == [str(tmp_path / there)]
 
 
 def test_a_binary_file_is_refused(tmp_path: Path) -> None:

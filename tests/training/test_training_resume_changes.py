@@ -86,6 +86,16 @@ def test_a_file_that_was_replaced_is_told_by_a_resume_and_by_the_diagnosis(tiny_
     assert engine.train(words[2], overrides=overrides, max_steps=1).status == "max_steps"
 
 
+def test_of_a_run_with_nothing_left_to_train_no_step_is_spoken_of(tiny_config: Config) -> None:
+    """It was warned of steps with other batches that it did not take; with an epoch more it is."""
+    config = tiny_config(training={"epochs": 1})
+    engine.train(config)
+    for epochs, warned in ((1, False), (2, True)):
+        overrides = ["data.batch_size=2", f"training.epochs={epochs}"]
+        found = told(engine.train(config, resume="auto", overrides=overrides, dry_run=True))
+        assert ("XT-RESUME-BATCH" in found) is warned, found
+
+
 def test_an_average_that_is_dropped_or_begins_in_mid_run_is_told(tiny_config: Config) -> None:
     config = tiny_config(training={"epochs": 4})
     engine.train(config, max_steps=3)

@@ -135,7 +135,7 @@ def _mistyped(error: TyperException, app: Callable[..., Any], argv: Sequence[str
 
     wanted = getattr(getattr(error, "param", None), "metavar", None)
     problem, help_line = error.format_message(), f"xectool {_helping(app, argv)} --help".replace("  ", " ")
-    fix = completed(wanted or "", argv) or _respelt(error, argv) or help_line
+    fix = completed(wanted or "", argv) or _respelt(error, argv) or _with_equals(error, argv) or help_line
     if argv[:1] == ["runs"] and argv[1:] and "No such command" in problem:
         problem, fix = _of_runs(problem, argv, fix)
     if option := str(getattr(error, "option_name", "")):  # one that is not known, or that lacks its value
@@ -160,6 +160,18 @@ def _respelt(error: TyperException, argv: Sequence[str]) -> str:
     if not near or at is None:
         return ""
     return shlex.join(["xectool", *argv[:at], "".join((near[0], *words[at][1:])), *argv[at + 1 :]])
+
+
+def _with_equals(error: TyperException, argv: Sequence[str]) -> str:
+    """Return the command line with KEY=VALUE where a value stands apart from its key; nothing where none does."""
+    words = list(argv)
+    for at in [at for at in range(len(words) - 2, 0, -1) if words[at - 1] == "--set"]:
+        signs = 1 if words[at + 1] == "=" else 0
+        apart = words[at + 1 + signs : at + 2 + signs]
+        if apart and not apart[0].startswith("--") and re.fullmatch(r"[a-z]\w*(\.\w+)*[:=]?", words[at]):
+            words[at : at + 2 + signs] = [f"{words[at].rstrip(':=')}={apart[0]}"]
+    is_extra = "unexpected extra argument" in error.format_message()
+    return shlex.join(["xectool", *words]) if is_extra and words != list(argv) else ""
 
 
 def _of_runs(problem: str, argv: Sequence[str], fix: str) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from xectool.engine.training_run.result import TrainResult
-    from xectool.findings import Finding
 
 _DONE = {
     "max_steps": "stopped after the steps asked for",
@@ -59,8 +58,6 @@ def train(
     require_resumed(resume, config, set_ or (), run_name)
     from xectool import engine
 
-    recent: list[str] = []
-
     def one_rank() -> TrainResult:
         with watcher(quiet=json) as observer:
             result = engine.train(
@@ -73,8 +70,7 @@ def train(
                 dry_run=dry_run,
                 observer=observer,
             )
-            recent.extend(observer.recent if observer else ())
-            return result
+            return replace(result, last_lines=tuple(observer.recent) if observer else ())
 
     if engine.is_launched():
         raise AlreadyShown(engine.run_as_rank(one_rank))
@@ -83,10 +79,10 @@ def train(
     arguments += [word for setting in set_ or () for word in ("--set", setting)] + ["--dry-run"] * dry_run
     wanted = engine.ranks_wanted(config, set_ or (), nproc)
     result = engine.train_ranks(config, wanted, arguments) if wanted > 1 else one_rank()
-    _show(result, engine.command_again(config, nproc, arguments, Path(result.run_dir)), json, recent)
+    _show(result, engine.command_again(config, nproc, arguments, Path(result.run_dir)), json)
 
 
-def _show(result: TrainResult, again: str, json: bool, recent: Sequence[str] = ()) -> None:
+def _show(result: TrainResult, again: str, json: bool) -> None:
     if int(os.environ.get("RANK") or 0):  # of torchrun: the first rank speaks for all
         raise AlreadyShown(EXIT_INTERRUPTED if result.status == "interrupted" else EXIT_OK)
     output = Output("train", json)
@@ -98,7 +94,9 @@ def _show(result: TrainResult, again: str, json: bool, recent: Sequence[str] = (
     best = f", best epoch {result.best_epoch} of {result.epochs}" if result.best_epoch else ""
     columns, rows = result.headlines()
     title = f"{done}: {result.run_dir}{best}"
-    told = [found for found in result.findings if _is_told(found, recent)]  # what has scrolled away is told again
+    told = [
+        found for found in result.findings if in_lines(found)[0] in result.last_lines
+    ]  # what has scrolled away is told again
     pages = [path for path in result.artifacts if path.endswith(".html")]
 
     def human(screen: Console) -> None:
@@ -116,8 +114,3 @@ def _show(result: TrainResult, again: str, json: bool, recent: Sequence[str] = (
     output.result(result.as_dict(), findings=left, bad=stops, human=human)
     if stops:
         raise AlreadyShown(EXIT_BAD_RESULT)
-
-
-def _is_told(found: Finding, recent: Sequence[str]) -> bool:
-    """Return whether a finding stands in the last lines."""
-    return in_lines(found)[0] in recent

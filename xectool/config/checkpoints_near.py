@@ -52,7 +52,12 @@ def may_be_resumed(path: Path, kind: str = "") -> bool:
         path: The file.
         kind: Of network; the configuration beside a checkpoint tells one of another kind.
     """
-    return path.suffix in (".pt", ".pth") and (not kind or _kind_beside(path) in ("", kind))
+    return path.suffix in (".pt", ".pth") and (not kind or may_be_of_kind(path, kind))
+
+
+def may_be_of_kind(path: Path, kind: str) -> bool:
+    """Return whether a file may be a checkpoint of a kind of network: the configuration beside it tells another one."""
+    return os.path.isfile(path) and _kind_beside(path) in ("", kind)
 
 
 def resumable(config: RunConfig) -> Callable[[Path], bool]:

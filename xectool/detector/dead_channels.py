@@ -11,10 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from xectool.detector import constants as c
-from xectool.errors import DataFileError, UsageError, in_shell
+from xectool.errors import DataFileError, UsageError, in_shell, nearest
+from xectool.errors.misnamed import MisnamedFile, meant
 
 IntArray = npt.NDArray[np.int64]
 _MOST_DIGITS: Final = 20
+_LISTS: Final = ("", ".txt", ".dat", ".lst", ".list")
 
 
 def read_dead_channels(path: str | os.PathLike[str]) -> IntArray:
@@ -67,6 +69,8 @@ def check_dead_channels(sensor_ids: Iterable[int]) -> None:
 def _words(path: Path) -> Iterator[tuple[int, str]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise _no_such_list(path) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise DataFileError(
@@ -77,6 +81,16 @@ def _words(path: Path) -> Iterator[tuple[int, str]]:
     for line_number, line in enumerate(text.splitlines(), start=1):
         for word in line.partition("#")[0].split():
             yield line_number, word
+
+
+def _no_such_list(path: Path) -> DataFileError:
+    """Return the refusal of a list that is not there, with the one beside it that was meant most likely."""
+    beside = sorted(item for item in path.parent.glob("*") if item.is_file()) if path.parent.is_dir() else []
+    by_stem = {item.stem: item.name for item in reversed(beside) if item.suffix in (path.suffix, *_LISTS)}
+    near, problem = nearest(path.stem, by_stem, 1), "no such list of dead channels"
+    if near:
+        return meant(MisnamedFile, problem, path, [by_stem[near[0]]])
+    return DataFileError(problem, where=str(path), fix="give a text file with one sensor id a line")
 
 
 def _each_once(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from xectool.checkpoint.missing import missing_checkpoint
 from xectool.data.blocks import SourceFile
 from xectool.data.dead_masks import open_dead_sensors
 from xectool.detector.constants import DEAD_VALUE, UNKNOWN_ABOVE
@@ -132,6 +134,8 @@ def load_inpainter(path: str | Path, weights: str, device: str | None, option: s
         UsageError: The checkpoint is of another kind, or does not predict photons.
         XecError: The checkpoint cannot be loaded.
     """
+    if not os.path.exists(file := Path(path).expanduser()):
+        raise missing_checkpoint(file, kind="inpainter")
     checkpoint = load_checkpoint(path, weights)
     if checkpoint.base_kind != "inpainter":
         raise UsageError(

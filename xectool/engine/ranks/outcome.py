@@ -45,7 +45,8 @@ def run_as_rank(train: Callable[[], TrainResult]) -> int:
     except KeyboardInterrupt:  # the launcher says so once, for all of them
         return EXIT_INTERRUPTED
     findings = [found.as_dict() for found in result.findings]
-    write_json(path, {"pid": os.getpid(), "result": result.as_dict(), "findings": findings})
+    said = {"findings": findings, "last_lines": list(result.last_lines)}
+    write_json(path, {"pid": os.getpid(), "result": result.as_dict(), **said})
     return EXIT_INTERRUPTED if result.status == "interrupted" else EXIT_OK
 
 
@@ -59,6 +60,7 @@ def result_of(outcome: dict[str, Any]) -> TrainResult:
     values = dict(outcome["result"])
     values["artifacts"] = tuple(values["artifacts"])
     values["findings"] = tuple(_finding(found) for found in outcome["findings"])
+    values["last_lines"] = tuple(outcome["last_lines"])
     return TrainResult(**values)
 
 

@@ -33,6 +33,7 @@ class TrainResult:
         artifacts: Files written beside the checkpoints.
         diverged: By how much the validation loss has run away, though it is finite; None where it has not.
         findings: Warnings of configuration, data and tracking.
+        last_lines: What stands on the screen still, where the training had one; no result key.
     """
 
     run_dir: str
@@ -48,10 +49,11 @@ class TrainResult:
     artifacts: tuple[str, ...] = ()
     diverged: str | None = None
     findings: tuple[Finding, ...] = ()
+    last_lines: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result keys of the command-line contract."""
-        return {name: value for name, value in vars(self).items() if name != "findings"}
+        return {name: value for name, value in vars(self).items() if name not in ("findings", "last_lines")}
 
     def headlines(self) -> tuple[tuple[str, str, str], list[tuple[str, object, object]]]:
         """Return columns and rows: metric with its unit, network, and the best estimate without one."""

@@ -46,6 +46,8 @@ def resume_changes(
     if config.checkpoint.reset_epoch:  # everything begins anew with its weights, as is asked for
         return
     yield from _average(config, checkpoint, path)
+    if int(checkpoint.meta["epoch"]) > config.training.epochs:  # no step is left to take
+        return
     if change := step_size_change(config, checkpoint, ranks):
         fix = change.fix_before() if running is None else change.fix_running(running)
         yield Finding("XT-RESUME-BATCH", Severity.WARNING, change.problem, where="data.batch_size", fix=fix)
