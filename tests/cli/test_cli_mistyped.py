@@ -39,6 +39,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "train config.yaml --set training.lr = 1e-5 --set training.epochs: 2 --max-steps 3",
             "xectool train config.yaml --set training.lr=1e-5 --set training.epochs=2 --max-steps 3",
         ),
+        ("train config.yaml --set training.lr =1e-5", "xectool train config.yaml --set training.lr=1e-5"),
+        (
+            "train config.yaml --set normalization.time_shift -0.5",
+            "xectool train config.yaml --set normalization.time_shift=-0.5",
+        ),
         ("explain training.leraning_rate", "xectool explain training.lr"),
     ],
 )
@@ -54,5 +59,7 @@ def test_what_is_near_nothing_is_answered_with_the_help(xectool: Run, here: Path
         ("", "xectool --help"),
         ("train --zzzz", "xectool train --help"),
         ("train config.yaml --set training.lr=1 --set x=2 more", "xectool train --help"),
+        ("train --set training.lr config.yaml more", "xectool train --help"),
+        ("train config.yaml --set training.lr 1e-3 --run-name x more", "xectool train --help"),
     ):
         assert xectool(*typed.split(), "--json").document["findings"][0]["fix"] == fix

@@ -430,6 +430,12 @@ def test_a_missing_inpainter_is_answered_with_an_inpainter(
         assert (outcome.code, any(word.startswith(named) for word in line)) == (2, True), found
         assert "regressor" not in found["fix"].partition("#")[2]
     assert xectool(*line, "--json").code == 0
+    for model in ("gone.pt", "artifacts"):
+        found = xectool("predict", model, data[0], "--repair", "r.root", "--json").document["findings"][0]
+        assert "regressor" not in found["fix"]
+    assert found["fix"].startswith("xectool runs")
+    found = xectool(*line[:-3], "artifacts/regressor", "--json").document["findings"][0]
+    assert found["fix"].startswith("xectool runs")
 
 
 def test_json_and_text_of_both_commands(

@@ -32,6 +32,15 @@ def test_a_text_file_lists_the_dead(tmp_path: Path) -> None:
     assert found.num_events == 0
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("dat", "data"), ("brnch:dead", "branch:dead"), ("sqlit:///a.db", "sqlite:///a.db"), ("x", "")]
+)
+def test_a_mistyped_origin_is_answered_with_the_one_that_was_meant(typed: str, meant: str) -> None:
+    with pytest.raises(DataFileError) as refused:
+        find_dead_channels(typed)
+    assert refused.value.fix == (meant or "give a text file with one sensor id a line")
+
+
 @pytest.mark.parametrize("origin", ["data", "branch:dead"])
 def test_only_sensors_that_are_dead_in_every_event_are_dead(data: Path, origin: str) -> None:
     found = find_dead_channels(origin, DeadChannelQuery(files=[str(data)]))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -56,21 +58,43 @@ def test_a_sensor_listed_twice_is_refused_and_the_fix_makes_a_list_that_is_read(
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    for beside in ("other.txt", "none.root"):
+    for beside in ("other.txt", "none.root", "none", "none2.txt"):
         (tmp_path / beside).touch()
-    for path in (tmp_path / "none.txt", tmp_path / "gone/none.txt"):
-        with pytest.raises(DataFileError, match=r"no such list(.|\n)*none\.txt") as refused:
+    (tmp_path / "nine.txt").symlink_to(tmp_path / "nowhere")
+    for path in (tmp_path / "none1.txt", tmp_path / "gone/none.txt"):
+        with pytest.raises(DataFileError, match=r"no such list(.|\n)*none1?\.txt") as refused:
             read_dead_channels(path)
         assert refused.value.fix == "give a text file with one sensor id a line"
 
 
-@pytest.mark.parametrize("there", ["dead channels.txt", "deadchannels.dat"])
-def test_a_mistyped_list_is_answered_with_the_one_beside_it(tmp_path: Path, there: str) -> None:
-    for beside in (there, "other.txt", "dead channel.root"):
+@pytest.mark.parametrize(("typed", "there"), [("dead chanels.txt", "dead channels.txt"), ("deadchannels.txt", "")])
+def test_a_mistyped_list_is_answered_with_the_one_beside_it(tmp_path: Path, typed: str, there: str) -> None:
+    there = there or "dead channels.dat"
+    for beside in {there, "dead channels.dat", "other.txt", "dead channel.root"}:
         (tmp_path / beside).touch()
     with pytest.raises(DataFileError, match=f"did you mean '{there}'") as refused:
-        read_dead_channels(tmp_path / "dead chanels.txt")
+        read_dead_channels(tmp_path / typed)
     assert shlex.split(refused.value.fix) == [str(tmp_path / there)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_link_into_a_directory_of_others_is_no_defect(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "of others").mkdir(mode=0o700)
+    (tmp_path / "link.txt").symlink_to(tmp_path / "of others/link.txt")
+    read = f"""
+import os
+from xectool.detector.dead_channels import read_dead_channels
+from xectool.errors import DataFileError
+os.chdir({str(tmp_path)!r})
+os.setuid(65534)
+try:
+    read_dead_channels("lnk.txt")
+except DataFileError as refused:
+    print(refused)
+"""
+    found = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True)
+    assert found.stdout.startswith("no such list of dead channels\n"), found
 
 
 def test_a_binary_file_is_refused(tmp_path: Path) -> None:

@@ -87,13 +87,22 @@ def test_a_file_that_was_replaced_is_told_by_a_resume_and_by_the_diagnosis(tiny_
 
 
 def test_of_a_run_with_nothing_left_to_train_no_step_is_spoken_of(tiny_config: Config) -> None:
-    """It was warned of steps with other batches that it did not take; with an epoch more it is."""
+    """It was warned of steps with other batches that it did not take; with an epoch or patience more it is."""
     config = tiny_config(training={"epochs": 1})
-    engine.train(config)
-    for epochs, warned in ((1, False), (2, True)):
-        overrides = ["data.batch_size=2", f"training.epochs={epochs}"]
-        found = told(engine.train(config, resume="auto", overrides=overrides, dry_run=True))
-        assert ("XT-RESUME-BATCH" in found) is warned, found
+    path = Path(engine.train(config).run_dir) / store.LAST_NAME
+    other = ["data.batch_size=2", "training.ema_decay=null"]
+
+    def warned(*overrides: str) -> set[str]:
+        found = told(engine.train(config, resume=str(path), overrides=[*other, *overrides], dry_run=True))
+        return found.keys() & {"XT-RESUME-BATCH", "XT-RESUME-AVERAGE"}
+
+    both = {"XT-RESUME-BATCH", "XT-RESUME-AVERAGE"}
+    assert (warned(), warned("training.epochs=2")) == (set(), both)
+    saved = store.load(path)
+    saved.meta["progress"]["epochs_since_best"] = 1
+    store.save(path, saved)
+    patience = [f"training.early_stop_patience={epochs}" for epochs in (1, 2)]
+    assert [warned("training.epochs=3", text) for text in patience] == [set(), both]
 
 
 def test_an_average_that_is_dropped_or_begins_in_mid_run_is_told(tiny_config: Config) -> None:

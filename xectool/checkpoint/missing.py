@@ -25,14 +25,14 @@ def missing_checkpoint(path: Path, *, resuming: RunConfig | None = None, kind: s
         kind: Of the network that is needed; any by default.
     """
     runs = Path(resuming.checkpoint.save_dir).expanduser() if resuming else USUAL_DIR
+    of_kind = partial(may_be_of_kind, kind=kind) if kind else Path.is_file
     if os.path.isdir(path):
-        found = [path / name for name in (BEST_NAME, LAST_NAME) if (path / name).is_file()]
+        found = [path / name for name in (BEST_NAME, LAST_NAME) if of_kind(path / name)]
         problem = "this is a directory, not a checkpoint"
     elif os.path.exists(path):
         found, problem = [], "this is no regular file (a pipe, socket or device)"
     else:
-        fits = resumable(resuming) if resuming else partial(may_be_of_kind, kind=kind) if kind else Path.is_file
-        found = checkpoints_near(path, also=[runs], fits=fits)
+        found = checkpoints_near(path, also=[runs], fits=resumable(resuming) if resuming else of_kind)
         problem = f"no such checkpoint{hint_of(path, found)}"
     more = alternatives(found)
     listing = f"xectool runs --root {in_shell(runs)}   # lists them" if resuming and os.path.isdir(runs) else LISTING

@@ -163,15 +163,18 @@ def _respelt(error: TyperException, argv: Sequence[str]) -> str:
 
 
 def _with_equals(error: TyperException, argv: Sequence[str]) -> str:
-    """Return the command line with KEY=VALUE where a value stands apart from its key; nothing where none does."""
-    words = list(argv)
-    for at in [at for at in range(len(words) - 2, 0, -1) if words[at - 1] == "--set"]:
-        signs = 1 if words[at + 1] == "=" else 0
-        apart = words[at + 1 + signs : at + 2 + signs]
-        if apart and not apart[0].startswith("--") and re.fullmatch(r"[a-z]\w*(\.\w+)*[:=]?", words[at]):
-            words[at : at + 2 + signs] = [f"{words[at].rstrip(':=')}={apart[0]}"]
-    is_extra = "unexpected extra argument" in error.format_message()
-    return shlex.join(["xectool", *words]) if is_extra and words != list(argv) else ""
+    """Return the command line with KEY=VALUE where values stand apart from their keys; nothing where more is wrong."""
+    words, moved = list(argv), list[str]()
+    for at in reversed(range(1, len(words) - 1)):
+        is_key = words[at - 1] == "--set" and re.fullmatch(r"[a-z]\w*(\.\w+)*[:=]?", words[at])
+        end = at + 2 + (words[at + 1] == "=")
+        if is_key and end <= len(words) and not words[end - 1].startswith("--"):
+            moved = words[at + 1 : end] + moved
+            words[at:end] = [f"{words[at].rstrip(':=')}={words[end - 1].lstrip('=')}"]
+    below_zero = str(getattr(error, "option_name", ""))  # a number is taken for an option
+    is_all = error.format_message().endswith(f"({' '.join(moved)})")
+    is_number = bool(below_zero) and any(word.startswith(below_zero) for word in moved)
+    return shlex.join(["xectool", *words]) if moved and (is_all or is_number) else ""
 
 
 def _of_runs(problem: str, argv: Sequence[str], fix: str) -> tuple[str, str]:

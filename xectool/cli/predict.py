@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from xectool.cli.options import DeviceOption, JsonOption, MaxEventsOption, checkpoint_word
+from xectool.cli.options import DeviceOption, JsonOption, MaxEventsOption
 from xectool.cli.progress import watcher
 from xectool.cli.render import Output, table
 from xectool.errors import UsageError, counted
@@ -35,11 +35,7 @@ NAMES_HELP = (
 def predict(
     model: Annotated[
         str,
-        typer.Argument(
-            metavar="MODEL",
-            callback=checkpoint_word,
-            help="Checkpoint of ours or of the older system, or an export but for .pt2.",
-        ),
+        typer.Argument(metavar="MODEL", help="Checkpoint of ours or of the older system, or an export but for .pt2."),
     ],
     data: Annotated[
         list[str], typer.Argument(metavar="DATA", help="ROOT files: paths, globs, directories, @lists, urls.")
@@ -80,6 +76,9 @@ def predict(
 
     With --repair: copy the files with dead sensors filled. With --compare: what filling is worth to a regressor.
     """
+    from xectool.engine.at_hand import present_checkpoint
+
+    present_checkpoint(model, "inpainter" if repair is not None else "")
     _refuse_idle({"--output": output, "--report": report, "--engine": engine}, repair, compare, inpainter)
     if hops is not None and repair is not None:
         raise UsageError("--hops has no effect with --repair", where="--hops", fix="leave out --hops")

@@ -5,6 +5,7 @@ Axes: S sensors (4760).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,8 @@ from xectool.config.inputs import expand_inputs
 from xectool.detector.constants import NUM_SENSORS, UNKNOWN_ABOVE
 from xectool.detector.dead_channel_database import DeadChannelDatabase, open_database
 from xectool.detector.dead_channels import read_dead_channels
-from xectool.errors import DataFileError, DataUnusable, UsageError
+from xectool.errors import DataFileError, DataUnusable, UsageError, nearest
+from xectool.errors.misnamed import MisnamedFile
 from xectool.rootio.reader import EventFile
 
 IntArray = npt.NDArray[np.int64]
@@ -97,7 +99,20 @@ def find_dead_channels(origin: str, query: DeadChannelQuery | None = None) -> De
             raise UsageError("the database is asked for a run, and none is given", where=origin, fix="--run 430000")
         found = query.database(origin).dead_channels(query.run_number)
         return _listed(found, f"{origin} run {query.run_number}")
+    if meant := _misspelt(origin):
+        refusal = MisnamedFile(f"no such list of dead channels, did you mean '{meant}'?", where=origin, fix=meant)
+        refusal.meant = {origin: meant}
+        raise refusal
     return _listed(read_dead_channels(Path(origin).expanduser()), origin)
+
+
+def _misspelt(origin: str) -> str:
+    """Return the origin that is no file and was most likely meant; nothing where a file is, or none is near."""
+    word, colon, rest = origin.partition(":")
+    if "." in word or "/" in word or os.path.exists(origin):
+        return ""
+    near = nearest(word, [name.rstrip(":") for name in (BRANCH_PREFIX, *DATABASE_SCHEMES)] if colon else ["data"], 1)
+    return f"{near[0]}{colon}{rest}" if near else ""
 
 
 def file_of_origin(origin: str | None) -> Path | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +18,7 @@ from xectool.errors.misnamed import MisnamedFile, meant
 
 IntArray = npt.NDArray[np.int64]
 _MOST_DIGITS: Final = 20
-_LISTS: Final = ("", ".txt", ".dat", ".lst", ".list")
+_LISTS: Final = (".txt", ".dat", ".lst", ".list")
 
 
 def read_dead_channels(path: str | os.PathLike[str]) -> IntArray:
@@ -84,13 +86,26 @@ def _words(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _no_such_list(path: Path) -> DataFileError:
-    """Return the refusal of a list that is not there, with the one beside it that was meant most likely."""
-    beside = sorted(item for item in path.parent.glob("*") if item.is_file()) if path.parent.is_dir() else []
-    by_stem = {item.stem: item.name for item in reversed(beside) if item.suffix in (path.suffix, *_LISTS)}
+    """Return the refusal of a list that is not there, with the one beside it that was meant most likely.
+
+    Another number is another list, and what has another ending than a list is none.
+    """
+    names: list[str] = []
+    with suppress(OSError, ValueError):  # it may not be listed
+        names = sorted(os.listdir(path.parent))
+    by_stem: dict[str, str] = {}
+    for name in sorted(names, key=lambda name: Path(name).suffix != path.suffix):
+        beside = path.parent / name
+        if beside.suffix in _LISTS and _numbers(beside) == _numbers(path) and os.path.isfile(beside):
+            by_stem.setdefault(beside.stem, name)
     near, problem = nearest(path.stem, by_stem, 1), "no such list of dead channels"
     if near:
         return meant(MisnamedFile, problem, path, [by_stem[near[0]]])
     return DataFileError(problem, where=str(path), fix="give a text file with one sensor id a line")
+
+
+def _numbers(path: Path) -> list[str]:
+    return re.findall(r"\d+", path.stem)
 
 
 def _each_once(path: Path) -> str:

@@ -61,15 +61,19 @@ def recorded_run(word: str) -> str:
     return found
 
 
-def present_checkpoint(word: str) -> str:
+def present_checkpoint(word: str, kind: str = "") -> str:
     """Return the name of a checkpoint before what reads it is imported, which takes seconds.
+
+    Args:
+        word: Its name.
+        kind: Of the network that is needed; any by default.
 
     Raises:
         CheckpointError: Nothing is there.
     """
     path = Path(word).expanduser()
     if not os.path.exists(path):
-        raise missing_checkpoint(path)
+        raise missing_checkpoint(path, kind=kind)
     return word
 
 

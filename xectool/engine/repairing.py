@@ -134,7 +134,7 @@ def load_inpainter(path: str | Path, weights: str, device: str | None, option: s
         UsageError: The checkpoint is of another kind, or does not predict photons.
         XecError: The checkpoint cannot be loaded.
     """
-    if not os.path.exists(file := Path(path).expanduser()):
+    if not os.path.isfile(file := Path(path).expanduser()):
         raise missing_checkpoint(file, kind="inpainter")
     checkpoint = load_checkpoint(path, weights)
     if checkpoint.base_kind != "inpainter":

@@ -19,6 +19,7 @@ from xectool.engine.training_run.first_look import file_findings
 from xectool.errors import WorldError, counted
 from xectool.findings import Finding, Severity
 from xectool.training.record.run_dir import RunPlace
+from xectool.training.saving.nothing_left import nothing_left
 from xectool.training.saving.step_size import step_size_change
 
 
@@ -137,6 +138,8 @@ def _continued(config: RunConfig, place: RunPlace, request: JobRequest) -> Itera
             where="--resume",
             fix=f"--set training.epochs={2 * done}   # goes on from its weights",
         )
+        return
+    if nothing_left(config, checkpoint) and not config.checkpoint.reset_epoch:  # it stopped early
         return
     if change := step_size_change(config, checkpoint, request.nodes * request.ranks_per_node):
         where, fix = "data.batch_size", change.fix_before()

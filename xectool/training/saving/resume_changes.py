@@ -17,6 +17,7 @@ from xectool.errors.run_names import run_name
 from xectool.findings import Finding, Severity
 from xectool.runlog.manifest import read_manifest, replaced_files
 from xectool.training.record.description import data_files
+from xectool.training.saving.nothing_left import nothing_left
 from xectool.training.saving.resume import as_saved, differences, is_idle
 from xectool.training.saving.step_size import step_size_change
 from xectool.training.stepping.build import RunData
@@ -43,11 +44,9 @@ def resume_changes(
     if changed:
         told = "; ".join(f"{key} {_short(before)} -> {_short(now)}" for key, before, now in changed)
         yield Finding("XT-RESUME-CHANGES", Severity.INFO, f"the run goes on with other values: {told}", where=str(path))
-    if config.checkpoint.reset_epoch:  # everything begins anew with its weights, as is asked for
+    if config.checkpoint.reset_epoch or nothing_left(config, checkpoint):  # it begins anew with its weights, or is over
         return
     yield from _average(config, checkpoint, path)
-    if int(checkpoint.meta["epoch"]) > config.training.epochs:  # no step is left to take
-        return
     if change := step_size_change(config, checkpoint, ranks):
         fix = change.fix_before() if running is None else change.fix_running(running)
         yield Finding("XT-RESUME-BATCH", Severity.WARNING, change.problem, where="data.batch_size", fix=fix)
