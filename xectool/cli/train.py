@@ -94,9 +94,8 @@ def _show(result: TrainResult, again: str, json: bool) -> None:
     best = f", best epoch {result.best_epoch} of {result.epochs}" if result.best_epoch else ""
     columns, rows = result.headlines()
     title = f"{done}: {result.run_dir}{best}"
-    told = [
-        found for found in result.findings if in_lines(found)[0] in result.last_lines
-    ]  # what has scrolled away is told again
+    # what has scrolled away is told again
+    told = [found for found in result.findings if in_lines(found)[0] in result.last_lines]
     pages = [path for path in result.artifacts if path.endswith(".html")]
 
     def human(screen: Console) -> None:
